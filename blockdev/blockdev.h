@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Disks as data: chunks and their store, block maps, layer regions, the ext4 writer, and the block
+ * device stack that serves them. Knows nothing of OCI or HTTP.
+ *
+ * Units: all offsets and sizes are bytes unless a name says otherwise.
+ */
+#ifndef TB2_BLOCKDEV_BLOCKDEV_H
+#define TB2_BLOCKDEV_BLOCKDEV_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/cancel.h"
+#include "base/digest.h"
+#include "base/err.h"
+#include "base/io.h"
+
+enum {
+    BLOCK_SIZE = 4096,         /* unit of everything on a disk */
+    CHUNK_SIZE_MAX = 512 << 10, /* plain bytes of a chunk */
+    CUT_FILE_SIZE = 64 << 10,  /* files from this size on start a chunk of their own */
+};
+
+/* ---- Store ------------------------------------------------------------------------------- */
+
+/*
+ * The content-addressed directory (docs/formats/store.md): chunks/ blobs/ layers/ disks/ templates/
+ * catalog/ runs/ tmp/. Safe for any number of threads and processes. Objects appear whole or not at all.
+ */
+struct store;
+
+struct store_stats {
+    uint64_t chunks_put;      /* chunks offered */
+    uint64_t chunks_new;      /* of these, not there yet */
+    uint64_t chunk_bytes_new; /* stored (compressed) bytes of the new ones */
+};
+
+/* Opens (making it if missing) the store at `path`, and removes temporaries of dead processes.
+ * ERR_UNSUPPORTED if its format version is not ours. */
+int store_open(struct store **out, const char *path, struct err *e) MUST_USE;
+void store_close(struct store *s);
+DEFINE_AUTO(store, store_close)
+#define AUTO_STORE CLEANUP(store_close_auto_)
+
+/* Borrowed descriptors: the store's directory; this process's own directory under tmp/, on the
+ * same file system, removed by store_close (or by the next store_open after a crash). */
+int store_dir(const struct store *s);
+int store_tmp_dir(const struct store *s);
+/* Absolute path of the latter, for programs that need one (QEMU); borrowed. */
+const char *store_tmp_path(const struct store *s);
+const char *store_path(const struct store *s); /* absolute */
+
+/* Compresses and stores `len` bytes (a multiple of BLOCK_SIZE, at most CHUNK_SIZE_MAX), unless
+ * there already; *out is the sha256 of the plain bytes. */
+int store_put_chunk(struct store *s, const void *data, size_t len, struct digest *out,
+                    struct err *e) MUST_USE;
+/* Plain bytes of a chunk into `data` (room for CHUNK_SIZE_MAX), verified against its name;
+ * ERR_NOTFOUND, or ERR_DIGEST/ERR_CORRUPT naming the chunk. */
+int store_get_chunk(struct store *s, const struct digest *d, void *data, size_t *len,
+                    struct err *e) MUST_USE;
+bool store_has_chunk(struct store *s, const struct digest *d);
+/* Stored bytes of a chunk; ERR_NOTFOUND. */
+int store_chunk_stored_size(struct store *s, const struct digest *d, uint64_t *out,
+                            struct err *e) MUST_USE;
+
+struct store_stats store_stats(const struct store *s);
+
+/* ---- Block maps -------------------------------------------------------------------------- */
+
+/* `size` bytes of the disk at `off` are bytes [chunk_off, chunk_off + size) of the chunk. All three
+ * are multiples of BLOCK_SIZE. */
+struct map_extent {
+    uint64_t off;
+    uint32_t size;
+    uint32_t chunk_off;
+    struct digest chunk;
+};
+
+/* A sorted list of extents without overlap; gaps read as zeros. */
+struct block_map;
+
+int block_map_new(struct block_map **out, uint64_t virtual_size, struct err *e) MUST_USE;
+void block_map_free(struct block_map *m);
+DEFINE_AUTO(block_map, block_map_free)
+#define AUTO_BLOCK_MAP CLEANUP(block_map_free_auto_)
+
+uint64_t block_map_virtual_size(const struct block_map *m);
+size_t block_map_count(const struct block_map *m);
+const struct map_extent *block_map_extent(const struct block_map *m, size_t index);
+
+/* Adds an extent, in any order; block_map_finish sorts, refuses overlap (ERR_CORRUPT), joins
+ * neighbours that continue one another in the same chunk. */
+int block_map_add(struct block_map *m, const struct map_extent *extent, struct err *e) MUST_USE;
+int block_map_finish(struct block_map *m, struct err *e) MUST_USE;
+
+/* Index of the first extent that ends after `off`; block_map_count when none does. */
+size_t block_map_find(const struct block_map *m, uint64_t off);
+
+/* A new map: `upper` where it has extents or where `zeros` (may be NULL: none) says so, else
+ * `lower`. `zeros` is a map whose extents' chunk fields are ignored. */
+int block_map_overlay(struct block_map **out, const struct block_map *lower,
+                      const struct block_map *upper, const struct block_map *zeros,
+                      struct err *e) MUST_USE;
+
+/* Adds to `out` what `in` holds of [off, off + size), moved so that `off` comes to stand at
+ * `new_off`. */
+int block_map_copy_range(struct block_map *out, const struct block_map *in, uint64_t off,
+                         uint64_t size, uint64_t new_off, struct err *e) MUST_USE;
+
+/* Canonical bytes (docs/formats/block-map.md): the digest of these is the digest of the disk. */
+int block_map_encode(const struct block_map *m, struct buf *out, struct err *e) MUST_USE;
+int block_map_decode(struct block_map **out, const void *bytes, size_t len, struct err *e) MUST_USE;
+
+/* Stores a map durably under disks/<hex>; *out is its digest. Load verifies. */
+int store_put_map(struct store *s, const struct block_map *m, struct digest *out,
+                  struct err *e) MUST_USE;
+int store_get_map(struct store *s, const struct digest *d, struct block_map **out,
+                  struct err *e) MUST_USE;
+
+/* ---- Layer regions ----------------------------------------------------------------------- */
+
+/*
+ * Lays the file data of one layer out in a region and cuts it into chunks: a file of CUT_FILE_SIZE
+ * or more starts at a chunk of its own, smaller ones are packed together in order of arrival; a piece of
+ * CHUNK_SIZE_MAX that is all zeros becomes a hole. Region offsets depend on the sequence of files alone,
+ * never on the workers. Hashing and compression run on `workers` threads.
+ */
+struct region_writer;
+
+struct region_extent {
+    uint64_t file_off;
+    uint64_t len; /* bytes of the file; the region's last block is padded with zeros */
+    uint64_t region_off; /* multiple of BLOCK_SIZE */
+};
+
+int region_writer_new(struct region_writer **out, struct store *s, size_t workers,
+                      struct err *e) MUST_USE;
+void region_writer_free(struct region_writer *w);
+DEFINE_AUTO(region_writer, region_writer_free)
+#define AUTO_REGION_WRITER CLEANUP(region_writer_free_auto_)
+int region_file_begin(struct region_writer *w, uint64_t size, struct err *e) MUST_USE;
+/* Offsets rise; what is skipped is hole. */
+int region_file_data(struct region_writer *w, uint64_t off, const void *data, size_t len,
+                     struct err *e) MUST_USE;
+/* Extents of the file, allocated for the caller (free with free()). */
+int region_file_end(struct region_writer *w, struct region_extent **extents, size_t *count,
+                    struct err *e) MUST_USE;
+/* Flushes; *out maps region offsets to chunks, its virtual size (a multiple of CHUNK_SIZE_MAX) is
+ * the region's size. */
+int region_writer_finish(struct region_writer *w, struct block_map **out, struct err *e) MUST_USE;
+
+/* ---- ext4 writer ------------------------------------------------------------------------- */
+
+enum ext4_type { EXT4_FILE, EXT4_DIRECTORY, EXT4_SYMLINK, EXT4_CHARACTER_DEVICE, EXT4_BLOCK_DEVICE, EXT4_FIFO };
+
+struct ext4_xattr {
+    const char *name; /* full name: "security.capability" */
+    const uint8_t *value;
+    size_t value_len;
+};
+
+struct ext4_extent {
+    uint64_t file_off; /* multiple of BLOCK_SIZE */
+    uint64_t len;
+    uint64_t disk_off; /* multiple of BLOCK_SIZE */
+};
+
+/* A name for the writer; same numbering rules as the iterator's contract below. */
+struct ext4_node {
+    const char *name;
+    size_t parent;
+    size_t link_of; /* SIZE_MAX or the number of the node whose inode this name shares */
+    enum ext4_type type;
+    uint32_t mode; /* permission bits and setuid, setgid, sticky */
+    uint32_t uid, gid;
+    int64_t mtime_seconds;
+    uint32_t mtime_nanoseconds;
+    uint64_t size;
+    const char *target;
+    uint32_t device_major, device_minor;
+    const struct ext4_xattr *xattrs;
+    size_t xattr_count;
+    const struct ext4_extent *extents;
+    size_t extent_count;
+};
+
+/* Number 0 is the root; parents come before children, siblings sorted by name bytes; a link comes
+ * after its first name. `node` fills *out with pointers that stay good until the next call. */
+struct ext4_nodes {
+    size_t count;
+    int (*node)(void *ctx, size_t index, struct ext4_node *out, struct err *e);
+    void *ctx;
+};
+
+struct ext4_options {
+    uint64_t data_start; /* where the first region may start: EXT4_DATA_START */
+    uint64_t data_end;   /* end of the last region */
+    uint64_t free_size;  /* bytes that must be free for the guest's root user */
+    struct digest seed;  /* UUID, hash seed: derived from this */
+};
+
+/* Regions start here on every disk whose metadata fits below, so that images that share their
+ * lower layers share addresses. */
+#define EXT4_DATA_START ((uint64_t)1 << 30)
+
+/*
+ * Writes the metadata of an ext4 file system whose files' data lies where the extents say, stores
+ * its non-zero blocks as chunks, and returns a map of these alone (the caller adds the data). The
+ * virtual size of *out is the size of the disk. Depends on nodes and options alone.
+ */
+int ext4_write(struct block_map **out, struct store *s, const struct ext4_nodes *nodes,
+               const struct ext4_options *options, struct err *e) MUST_USE;
+
+/* ---- Devices ----------------------------------------------------------------------------- */
+
+/*
+ * One contract for everything that behaves as a disk. Callbacks return 0 or -errno (no text: the
+ * request path reports by number, counts, and logs the first of each kind). All must be callable
+ * from several threads at once. Offsets and lengths need no alignment; ranges are checked by the front door (bdev_*).
+ */
+struct bdev;
+struct bdev_ops {
+    int (*read)(struct bdev *d, void *data, size_t len, uint64_t off);        /* required */
+    int (*write)(struct bdev *d, const void *data, size_t len, uint64_t off); /* NULL: read-only */
+    int (*flush)(struct bdev *d);                                             /* optional */
+    int (*discard)(struct bdev *d, uint64_t len, uint64_t off);               /* optional */
+    void (*close)(struct bdev *d);                                            /* required */
+};
+struct bdev {
+    const struct bdev_ops *ops;
+    uint64_t size;
+};
+
+/* Front door: range checks (-EINVAL past the end), -EROFS without write. */
+int bdev_read(struct bdev *d, void *data, size_t len, uint64_t off) MUST_USE;
+int bdev_write(struct bdev *d, const void *data, size_t len, uint64_t off) MUST_USE;
+int bdev_flush(struct bdev *d) MUST_USE;
+int bdev_discard(struct bdev *d, uint64_t len, uint64_t off) MUST_USE;
+void bdev_close(struct bdev *d); /* NULL is fine */
+
+/*
+ * Cache of plain chunks shared by devices: bounded number of bytes in memory, one load per chunk
+ * however many readers want it. Thread-safe.
+ */
+struct chunk_cache;
+int chunk_cache_new(struct chunk_cache **out, struct store *s, uint64_t capacity,
+                    struct err *e) MUST_USE;
+void chunk_cache_free(struct chunk_cache *c);
+
+/* Read-only device over a block map (borrowed, with the cache, for the device's life). A chunk that
+ * cannot be verified is -EIO, logged by name. */
+int bdev_open_map(struct bdev **out, const struct block_map *m, struct chunk_cache *c,
+                  struct err *e) MUST_USE;
+
+/*
+ * Copy-on-write device over `lower` (taken over): writes and discards go to a sparse file in
+ * `tmp_dir` and a bitmap of blocks, at most `size_limit` bytes (0: no limit; beyond it -ENOSPC).
+ */
+int bdev_open_cow(struct bdev **out, struct bdev *lower, int tmp_dir, uint64_t size_limit,
+                  struct err *e) MUST_USE;
+/* Stores what the upper holds as chunks; *upper has the written blocks, *zeros the discarded or all-zero ones
+ * (feed both to block_map_overlay). The device must be quiet. */
+int bdev_cow_seal(struct bdev *cow, struct store *s, struct block_map **upper,
+                  struct block_map **zeros, struct err *e) MUST_USE;
+
+/* Chunks a file of fixed size (a guest's memory) into the store: zero blocks vanish; *out is its map. */
+int store_put_file(struct store *s, int fd, size_t workers, struct block_map **out,
+                   struct err *e) MUST_USE;
+/* Writes a map's content into a fresh sparse file of its virtual size, verifying every chunk. */
+int store_export_map(struct store *s, const struct block_map *m, int fd, const struct cancel *c,
+                     struct err *e) MUST_USE;
+
+/* ---- NBD front end ------------------------------------------------------------------------ */
+
+/*
+ * Serves one device on a unix socket (NBD protocol, doc/proto.md of the NBD project, fixed
+ * newstyle) from threads of its own, until stopped. Any number of connections.
+ */
+struct nbd_server;
+int nbd_server_start(struct nbd_server **out, struct bdev *d, const char *socket_path,
+                     struct err *e) MUST_USE;
+/* Closes all connections, joins the threads, removes the socket; the device stays. */
+void nbd_server_stop(struct nbd_server *n);
+DEFINE_AUTO(nbd_server, nbd_server_stop)
+#define AUTO_NBD_SERVER CLEANUP(nbd_server_stop_auto_)
+
+#endif

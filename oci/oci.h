@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * OCI images as data: references, documents, the layout on disk, layers, the merged tree.
+ * Knows nothing of block devices or HTTP.
+ */
+#ifndef TB2_OCI_OCI_H
+#define TB2_OCI_OCI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/digest.h"
+#include "base/err.h"
+#include "base/io.h"
+#include "base/json.h"
+
+/* ---- References ------------------------------------------------------------------------- */
+
+enum oci_transport {
+    OCI_REGISTRY,      /* [docker://]host[:port]/path[:tag][@digest] */
+    OCI_LAYOUT,        /* oci:DIR[:TAG] */
+};
+
+/*
+ * An image name. Grammar: distribution's reference package (distribution-spec, section Pulling
+ * manifests); short names belong to docker.io, one-component ones there to library/.
+ */
+struct oci_ref {
+    enum oci_transport transport;
+    char *host;       /* registry: "docker.io", "127.0.0.1:5000"; NULL for a layout */
+    char *repository; /* registry: "library/debian"; layout: the directory */
+    char *tag;        /* NULL when only a digest was given; "latest" when nothing was */
+    bool has_digest;
+    struct digest digest;
+};
+
+/* ERR_INPUT when `text` is no legal reference. */
+int oci_ref_parse(struct oci_ref *out, const char *text, struct err *e) MUST_USE;
+void oci_ref_fini(struct oci_ref *r);
+/* Canonical full form, free with free(); NULL when memory is short. */
+char *oci_ref_print(const struct oci_ref *r) MUST_USE;
+
+/* ---- Documents -------------------------------------------------------------------------- */
+
+enum oci_document_kind { OCI_INDEX, OCI_MANIFEST };
+
+enum oci_compression { OCI_PLAIN, OCI_GZIP, OCI_ZSTD };
+
+struct oci_descriptor {
+    char *media_type; /* never NULL */
+    struct digest digest;
+    uint64_t size; /* bytes */
+};
+
+/* A platform, as in image-index.md; `variant` may be NULL. */
+struct oci_platform {
+    const char *os;
+    const char *architecture;
+    const char *variant;
+};
+
+/* What this machine runs: linux/amd64, linux/arm64/v8, ... */
+struct oci_platform oci_platform_host(void);
+
+struct oci_manifest {
+    struct digest digest; /* of the manifest's own bytes */
+    struct oci_descriptor config;
+    struct oci_descriptor *layers; /* bottom first */
+    size_t layer_count;
+};
+
+/* The parts of an image config that a sandbox needs (config.md). */
+struct oci_config {
+    struct digest digest;
+    char *architecture;
+    char *os;
+    struct digest *diff_ids;
+    size_t diff_id_count;
+    char **env; /* NULL-terminated list of NAME=value */
+    char *user; /* "" when unset */
+    char *working_dir; /* "" when unset */
+    struct json *raw;  /* the whole document */
+};
+
+/* Whether the bytes are an index (manifest list) or an image manifest, by structure; media_type is
+ * the transport's word and only a hint. Schema 1, artifacts and helm charts: ERR_UNSUPPORTED with
+ * the reason. */
+int oci_document_classify(enum oci_document_kind *out, const char *media_type, const void *bytes,
+                          size_t len, struct err *e) MUST_USE;
+
+/*
+ * Picks the entry of an index for a platform: attestations and unknown/unknown are skipped,
+ * entries without platform are returned only when nothing else matches (*needs_check: compare the
+ * config afterwards). No match: ERR_NOTFOUND listing what there is.
+ */
+int oci_index_select(struct oci_descriptor *out, bool *needs_check, const void *bytes, size_t len,
+                     const struct oci_platform *platform, struct err *e) MUST_USE;
+
+int oci_manifest_parse(struct oci_manifest *out, const void *bytes, size_t len,
+                       struct err *e) MUST_USE;
+void oci_manifest_fini(struct oci_manifest *m);
+int oci_config_parse(struct oci_config *out, const void *bytes, size_t len, struct err *e) MUST_USE;
+void oci_config_fini(struct oci_config *c);
+void oci_descriptor_fini(struct oci_descriptor *d);
+
+/* Layer count equals diff_id count, layer types are usable, os is linux; else ERR_CORRUPT or
+ * ERR_UNSUPPORTED. */
+int oci_image_check(const struct oci_manifest *m, const struct oci_config *c,
+                    struct err *e) MUST_USE;
+
+/* ---- Image layout on disk (image-layout.md) --------------------------------------------- */
+
+struct oci_layout;
+int oci_layout_open(struct oci_layout **out, const char *path, struct err *e) MUST_USE;
+void oci_layout_close(struct oci_layout *l);
+DEFINE_AUTO(oci_layout, oci_layout_close)
+#define AUTO_OCI_LAYOUT CLEANUP(oci_layout_close_auto_)
+/* Descriptor of a tag (annotation org.opencontainers.image.ref.name), of the digest, or, when tag
+ * is NULL and there is just one, of the only entry. */
+int oci_layout_resolve(struct oci_layout *l, const struct oci_ref *ref, struct oci_descriptor *out,
+                       struct err *e) MUST_USE;
+/* Opens a blob; its size is checked here, its digest by whoever reads it. */
+int oci_layout_blob(struct oci_layout *l, const struct oci_descriptor *d, struct source *out,
+                    struct err *e) MUST_USE;
+
+/* ---- Layers ------------------------------------------------------------------------------ */
+
+enum oci_entry_type {
+    OCI_FILE,
+    OCI_DIRECTORY,
+    OCI_SYMLINK,
+    OCI_HARDLINK,
+    OCI_CHARACTER_DEVICE,
+    OCI_BLOCK_DEVICE,
+    OCI_FIFO,
+    OCI_WHITEOUT, /* path = the name that is removed (layer.md, Whiteouts) */
+    OCI_OPAQUE,   /* path = the directory whose lower content is hidden */
+};
+
+struct oci_xattr {
+    char *name;
+    uint8_t *value;
+    size_t value_len;
+};
+
+/* `len` bytes of a file's data at file offset `file_off`, stored at region offset `region_off`. */
+struct oci_extent {
+    uint64_t file_off;
+    uint64_t len;
+    uint64_t region_off;
+};
+
+/*
+ * One entry of a layer. Paths are relative, cleaned ("a/b", "" for the root), raw bytes without
+ * NUL; they never hold "." or ".." components.
+ */
+struct oci_entry {
+    enum oci_entry_type type;
+    char *path;
+    char *target; /* symlink: as written; hardlink: cleaned path; else NULL */
+    uint32_t mode; /* permission bits and setuid, setgid, sticky */
+    uint32_t uid;
+    uint32_t gid;
+    int64_t mtime_seconds;
+    uint32_t mtime_nanoseconds;
+    uint64_t size; /* files: bytes */
+    uint32_t device_major;
+    uint32_t device_minor;
+    struct oci_xattr *xattrs; /* sorted by name */
+    size_t xattr_count;
+    struct oci_extent *extents; /* sorted by file_off; gaps are holes */
+    size_t extent_count;
+};
+void oci_entry_fini(struct oci_entry *entry);
+
+/*
+ * Where file data goes while a layer is read. All calls come from one thread, in order:
+ * file_begin, file_data*, file_end for each non-empty regular file. Offsets skip over holes of
+ * sparse files.
+ */
+struct oci_data_ops {
+    int (*file_begin)(void *ctx, uint64_t size, struct err *e);
+    int (*file_data)(void *ctx, uint64_t off, const void *data, size_t len, struct err *e);
+    /* Gives the file's extents: an array that the callee allocates with base/mem.h and hands over
+     * (NULL and 0 when all is hole). */
+    int (*file_end)(void *ctx, struct oci_extent **extents, size_t *count, struct err *e);
+};
+
+struct oci_layer_options {
+    struct oci_descriptor blob;  /* digest and size that the compressed bytes must have */
+    struct digest diff_id;       /* digest that the uncompressed bytes must have */
+    const struct oci_data_ops *ops;
+    void *ctx;
+    const struct cancel *cancel; /* may be NULL */
+};
+
+struct oci_layer; /* the layer index: every entry in tar order, whiteouts included */
+
+/*
+ * Reads a layer blob in one streaming pass: decompress (by magic: plain, gzip, zstd, with many
+ * members or frames), tar (libarchive), digest of the blob, size and diff_id, all checked.
+ * Memory is bounded whatever the layer's size, but for the index itself.
+ * ERR_DIGEST / ERR_CORRUPT / ERR_LIMIT name the entry where there is one.
+ */
+int oci_layer_read(struct oci_layer **out, const struct source *blob,
+                   const struct oci_layer_options *options, struct err *e) MUST_USE;
+
+void oci_layer_free(struct oci_layer *l);
+DEFINE_AUTO(oci_layer, oci_layer_free)
+#define AUTO_OCI_LAYER CLEANUP(oci_layer_free_auto_)
+
+size_t oci_layer_count(const struct oci_layer *l);
+const struct oci_entry *oci_layer_entry(const struct oci_layer *l, size_t index);
+
+/* The index as bytes (docs/formats/layer-index.md) and back. Encoding depends on nothing but the
+ * entries; decoding treats the bytes as hostile: ERR_CORRUPT. */
+int oci_layer_encode(const struct oci_layer *l, struct buf *out, struct err *e) MUST_USE;
+int oci_layer_decode(struct oci_layer **out, const void *bytes, size_t len, struct err *e) MUST_USE;
+
+/* ---- Merged tree ------------------------------------------------------------------------- */
+
+/*
+ * One name in the flattened image. Nodes are numbered depth first, children sorted by the bytes of
+ * their names; node 0 is the root; a parent's number is below its children's. Further names of an
+ * inode come after its first name and point to it by `link_of`.
+ */
+struct oci_node {
+    const char *name;  /* last path component; "" for the root */
+    size_t parent;     /* 0 for the root itself */
+    size_t link_of;    /* SIZE_MAX, or the number of the node whose inode this name shares */
+    size_t layer;      /* which layer the data lies in */
+    const struct oci_entry *entry; /* metadata; type never OCI_HARDLINK or a whiteout */
+};
+
+struct oci_tree;
+
+/* Applies the layers, bottom first, which must outlive the tree. */
+int oci_tree_merge(struct oci_tree **out, struct oci_layer *const *layers, size_t layer_count,
+                   struct err *e) MUST_USE;
+void oci_tree_free(struct oci_tree *t);
+DEFINE_AUTO(oci_tree, oci_tree_free)
+#define AUTO_OCI_TREE CLEANUP(oci_tree_free_auto_)
+size_t oci_tree_count(const struct oci_tree *t);
+struct oci_node oci_tree_node(const struct oci_tree *t, size_t index);
+
+/* One line a node, the canonical text form that tests and `image tree` use (docs/formats/tree.md). */
+int oci_tree_dump(const struct oci_tree *t, const struct sink *out, struct err *e) MUST_USE;
+
+#endif
