@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What people write: task.toml (TOML 1.0), recipes (YAML). Knows what the words mean, not how they
+ * are carried out.
+ */
+#ifndef TB2_MANIFESTS_MANIFEST_H
+#define TB2_MANIFESTS_MANIFEST_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/json.h"
+
+/* ---- TOML ------------------------------------------------------------------------------- */
+
+enum toml_type {
+    TOML_STRING,
+    TOML_INTEGER,
+    TOML_FLOAT,
+    TOML_BOOL,
+    TOML_OFFSET_DATETIME,
+    TOML_LOCAL_DATETIME,
+    TOML_LOCAL_DATE,
+    TOML_LOCAL_TIME,
+    TOML_ARRAY,
+    TOML_TABLE
+};
+
+struct toml; /* a value; the document is a table */
+
+/* Parses a whole document: all of TOML 1.0.0. `name` (a path) stands in front of errors:
+ * "name:line:column: …" with class ERR_INPUT. Depth and size are bounded. */
+int toml_parse(struct toml **out, const void *text, size_t len, const char *name,
+               struct err *e) MUST_USE;
+void toml_free(struct toml *t);
+DEFINE_AUTO(toml, toml_free)
+#define AUTO_TOML CLEANUP(toml_free_auto_)
+
+enum toml_type toml_type(const struct toml *t);
+unsigned toml_line(const struct toml *t); /* 1-based, where the value starts */
+/* Table member, NULL when absent; name and value by position. All borrowed. */
+const struct toml *toml_get(const struct toml *table, const char *key);
+size_t toml_length(const struct toml *t); /* members or elements; 0 for scalars */
+const char *toml_key_at(const struct toml *table, size_t index);
+const struct toml *toml_at(const struct toml *t, size_t index);
+/* Strings may hold NUL; `len` may be NULL. */
+const char *toml_string(const struct toml *t, size_t *len);
+int64_t toml_integer(const struct toml *t);
+double toml_float(const struct toml *t);
+bool toml_bool(const struct toml *t);
+
+/* ---- Tasks ------------------------------------------------------------------------------- */
+
+struct env_pair {
+    char *name;
+    char *value;
+};
+
+/* A task directory as a bake needs it. Floors of the suite applied: 1 cpu, 2048 MB memory, 10240 MB
+ * storage. */
+struct task {
+    char *name;      /* the directory's name */
+    char *directory; /* path of the directory */
+    char *image;     /* docker_image, as written */
+    uint32_t cpus;
+    uint64_t memory_mb;
+    uint64_t storage_mb;
+    /* For the alias rule, which reads two keys alone: max(1, cpus) and max(2048, memory_mb). */
+    uint64_t alias_cpus;
+    uint64_t alias_memory_mb;
+    uint64_t build_timeout_ms; /* default 600,000 */
+    bool allow_internet;       /* default true */
+    struct env_pair *env;      /* [environment.env], sorted by name */
+    size_t env_count;
+};
+
+/*
+ * Reads DIRECTORY/task.toml. ERR_INPUT (with file, line and column where there is one) when it is
+ * broken or has no docker_image; ERR_UNSUPPORTED when it asks for GPUs.
+ */
+int task_load(struct task **out, const char *directory, struct err *e) MUST_USE;
+/* The same from text; `name` is the task's name, `path` stands in errors. */
+int task_parse(struct task **out, const char *name, const char *path, const void *text, size_t len,
+               struct err *e) MUST_USE;
+void task_free(struct task *t);
+DEFINE_AUTO(task, task_free)
+#define AUTO_TASK CLEANUP(task_free_auto_)
+
+/*
+ * Names of the tasks of a set: the sub-directories of `directory` that hold a task.toml, sorted by
+ * bytes. Free each name and the list with free().
+ */
+int task_list(char ***names, size_t *count, const char *directory, struct err *e) MUST_USE;
+
+/* ---- Recipes ----------------------------------------------------------------------------- */
+
+enum recipe_step_kind { RECIPE_RUN, RECIPE_ENV, RECIPE_WORKDIR, RECIPE_USER };
+enum recipe_network { RECIPE_NETWORK_NONE, RECIPE_NETWORK_USER };
+
+struct recipe_step {
+    enum recipe_step_kind kind;
+    unsigned line;       /* in the recipe file */
+    char *text;          /* run: shell text (NULL when argv is used); workdir: path; user: name */
+    char **argv;         /* run as a list: NULL-terminated */
+    struct env_pair *env; /* env step, or the run step's own */
+    size_t env_count;
+    uint64_t timeout_ms; /* run; default 600,000 */
+    char *user;          /* run: instead of the current one; NULL */
+    char *workdir;       /* run: instead of the current one; NULL */
+};
+
+enum recipe_ready_kind { RECIPE_READY_NONE, RECIPE_READY_COMMAND, RECIPE_READY_PORT };
+
+struct recipe_ready {
+    enum recipe_ready_kind kind;
+    char *command;        /* shell text */
+    uint16_t port;        /* TCP on 127.0.0.1 of the guest */
+    uint64_t interval_ms; /* default 500 */
+    uint64_t timeout_ms;  /* whole; default 60,000 */
+    uint64_t try_timeout_ms; /* one try; default 10,000 */
+};
+
+struct recipe {
+    char *name;
+    enum recipe_network network; /* default user; a task with allow_internet = false gets none */
+    bool pipefail;               /* default false: exit status of a pipeline's last command */
+    struct recipe_step *steps;
+    size_t step_count;
+    char *start; /* shell text, NULL: nothing is started */
+    struct recipe_ready ready;
+};
+
+/* Reads a recipe file (docs/formats/recipe.md); unknown keys are ERR_INPUT with line and column. */
+int recipe_load(struct recipe **out, const char *path, struct err *e) MUST_USE;
+int recipe_parse(struct recipe **out, const char *path, const void *text, size_t len,
+                 struct err *e) MUST_USE;
+void recipe_free(struct recipe *r);
+DEFINE_AUTO(recipe, recipe_free)
+#define AUTO_RECIPE CLEANUP(recipe_free_auto_)
+
+/* Everything in the recipe that can change a result, as JSON: an input of the template's key.
+ * Layout, comments and defaults spelt out make no difference. NULL when memory is short. */
+struct json *recipe_canonical(const struct recipe *r);
+
+/* ---- Aliases ----------------------------------------------------------------------------- */
+
+/*
+ * The alias under which a trainer looks a task's template up: "tb2-<slug>-<10 hex>", from the image
+ * as written, the build user, the commands in order and ('cpu_count', 'memory_mb').
+ * Free with free().
+ */
+int template_alias(char **out, const struct task *t, const char *user, const char *const *commands,
+                   size_t command_count, struct err *e) MUST_USE;
+
+#endif

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Every conversation with a remote: HTTP transport, OCI distribution, the template server.
+ */
+#ifndef TB2_REGISTRY_REGISTRY_H
+#define TB2_REGISTRY_REGISTRY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/cancel.h"
+#include "base/digest.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "oci/oci.h"
+
+/* ---- Registry client --------------------------------------------------------------------- */
+
+struct registry_options {
+    /* Hosts spoken to over plain HTTP, besides loopback addresses and localhost; NULL-terminated
+     * or NULL. */
+    const char *const *plain_http_hosts;
+    const char *config_path; /* docker config.json; NULL: $REGISTRY_AUTH_FILE, $DOCKER_CONFIG, ~/.docker */
+    int64_t connect_timeout_ms; /* 0: 10,000 */
+    int64_t stall_timeout_ms;   /* no bytes for this long ends a try; 0: 30,000 */
+    unsigned tries;             /* for what err_retryable says; 0: 5 */
+    const struct cancel *cancel; /* may be NULL */
+};
+
+/* One client serves all threads of a run: it holds the tokens, the rate gates of the hosts
+ * (a 429 pauses everyone who talks to that host) and the counters. */
+struct registry;
+struct registry_stats {
+    uint64_t manifest_heads, manifest_gets, blob_gets, blob_bytes, retries;
+};
+
+int registry_new(struct registry **out, const struct registry_options *options,
+                 struct err *e) MUST_USE;
+void registry_free(struct registry *r);
+DEFINE_AUTO(registry, registry_free)
+#define AUTO_REGISTRY CLEANUP(registry_free_auto_)
+struct registry_stats registry_stats(struct registry *r);
+
+/* HEAD of a manifest: the digest the tag points to now (distribution-spec, Pulling manifests).
+ * ERR_UNSUPPORTED when the registry sends no Docker-Content-Digest; then use registry_manifest. */
+int registry_head(struct registry *r, const struct oci_ref *ref, struct digest *out,
+                  struct err *e) MUST_USE;
+
+/* GET of a manifest or index by the ref's digest, else tag; bytes into `body` (ceiling
+ * LIMIT_MANIFEST), verified against the digest if there is one. *out has media type, digest of the
+ * bytes and size. */
+int registry_manifest(struct registry *r, const struct oci_ref *ref, struct oci_descriptor *out,
+                      struct buf *body, struct err *e) MUST_USE;
+
+/* Progress of a transfer: bytes that have arrived in addition; from the calling thread. */
+typedef void registry_progress(void *ctx, uint64_t bytes);
+
+/*
+ * Downloads a blob to `fd`, continuing what it already holds (a partial file of an earlier try or run),
+ * verifies size and digest of the whole. On ERR_DIGEST the file is truncated to 0. The caller syncs and renames.
+ */
+int registry_blob(struct registry *r, const struct oci_ref *ref, const struct oci_descriptor *d,
+                  int fd, registry_progress *progress, void *ctx, struct err *e) MUST_USE;
+
+/* ---- Template server (E2B API) ------------------------------------------------------------ */
+
+struct e2b_options {
+    const char *api_url; /* "http://127.0.0.1:8000" */
+    const char *api_key; /* sent as X-API-Key; never printed */
+    int64_t poll_interval_ms; /* 0: 1,000 growing to 5,000 */
+    int64_t build_timeout_ms; /* 0: 1,800,000 */
+    const struct cancel *cancel;
+};
+
+/* A step as the server takes it: type RUN, ENV, WORKDIR, USER and its arguments. */
+struct e2b_step {
+    const char *type;
+    const char *const *args; /* NULL-terminated */
+};
+
+struct e2b_template {
+    const char *alias;
+    const char *from_image;
+    const struct e2b_step *steps;
+    size_t step_count;
+    const char *start_command; /* NULL: none */
+    const char *ready_command; /* NULL: none */
+    uint32_t cpus;
+    uint64_t memory_mb;
+    bool force; /* build again although a ready template has the alias */
+};
+
+struct e2b_result {
+    char *template_id;
+    char *build_id;
+    bool built; /* false: it was there already */
+};
+
+/* Called with each state change and log line of the build; may be NULL. */
+typedef void e2b_log(void *ctx, const char *line);
+
+struct e2b;
+int e2b_new(struct e2b **out, const struct e2b_options *options, struct err *e) MUST_USE;
+void e2b_free(struct e2b *c);
+DEFINE_AUTO(e2b, e2b_free)
+#define AUTO_E2B CLEANUP(e2b_free_auto_)
+
+/*
+ * Registers a template under its alias: looks the alias up, removes a failed or stuck build of
+ * ours, creates (POST /v3/templates), starts the build (POST /v2/templates/{id}/builds/{id}), polls
+ * the status until ready or error; a failed build's alias is freed again. Thread-safe.
+ */
+int e2b_register(struct e2b *c, const struct e2b_template *t, e2b_log *log, void *ctx,
+                 struct e2b_result *out, struct err *e) MUST_USE;
+void e2b_result_fini(struct e2b_result *r);
+
+#endif
