@@ -10,6 +10,7 @@
 
 #include "base/buf.h"
 #include "base/cancel.h"
+#include "base/digest.h"
 #include "base/err.h"
 
 /* ---- Guest kernel and initramfs ----------------------------------------------------------- */

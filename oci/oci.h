@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/buf.h"
+#include "base/cancel.h"
 #include "base/digest.h"
 #include "base/err.h"
 #include "base/io.h"

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/buf.h"
 #include "base/cancel.h"
 #include "base/digest.h"
 #include "base/err.h"
