@@ -57,6 +57,7 @@ struct http_response {
     uint64_t range_total;
     int64_t retry_after_ms; /* Retry-After (seconds or HTTP date); -1: none */
 };
+void http_response_init(struct http_response *r);
 void http_response_fini(struct http_response *r);
 #define AUTO_HTTP_RESPONSE CLEANUP(http_response_fini)
 
@@ -98,6 +99,16 @@ int http_perform(struct http *h, const struct http_request *request, struct http
  * `detail` may be NULL. */
 int http_status_error(struct err *e, const struct http_response *r, const char *detail);
 
+/* Header line by line (http_response.c): a status line starts the answer over. */
+int http_response_line(struct http_response *r, const char *line, size_t len,
+                       struct err *e) MUST_USE;
+
+/* Seconds, or an HTTP date (RFC 9110, section 10.2.3), as milliseconds from now; -1: neither. */
+int64_t http_parse_retry_after(const char *text, int64_t now_seconds);
+
+/* 127.0.0.0/8, [::1] or localhost, with or without a port. */
+bool http_host_is_loopback(const char *host);
+
 /* True for loopback addresses, localhost and the listed hosts ("host" or "host:port"). */
 bool http_plain_allowed(const char *host, const char *const *plain_http_hosts);
 
@@ -112,7 +123,7 @@ char *http_printable_url(const char *url) MUST_USE;
 struct retry {
     unsigned tries;             /* in all; the first counts */
     unsigned used;
-    int64_t first_wait_ms;      /* doubles each time, up to 30 s */
+    int64_t first_wait_ms;      /* doubles each time, up to 30 s; 0: 500 */
     const struct cancel *cancel;
 };
 
@@ -122,5 +133,147 @@ struct retry {
  * ERR_CANCELLED.
  */
 bool retry_again(struct retry *r, struct err *e) MUST_USE;
+
+/* ---- Rate gates (gate.c) ------------------------------------------------------------------- */
+
+/*
+ * One gate per host. A 429 closes it for everyone; after the wait one request goes ahead as a
+ * probe, and its answer opens the gate or starts a longer wait. Thread-safe.
+ */
+struct gates;
+struct gate;
+
+struct gate_options {
+    int64_t first_wait_ms; /* after a 429 without Retry-After; doubles with each that follows */
+    int64_t max_wait_ms;   /* a longer wait ends the request with ERR_LIMIT at once */
+    unsigned tries;        /* 429s in a row after which everyone gets ERR_LIMIT */
+    const struct cancel *cancel;
+};
+
+enum gate_answer { GATE_UNKNOWN, GATE_PASSED, GATE_LIMITED };
+
+struct gate_pass {
+    struct gate *gate;
+    unsigned generation;
+    bool probe;
+};
+
+int gates_new(struct gates **out, const struct gate_options *options, struct err *e) MUST_USE;
+void gates_free(struct gates *g);
+DEFINE_AUTO(gates, gates_free)
+
+/* Waits until a request to `host` may go; each success is followed by one gate_leave.
+ * ERR_LIMIT (retry_after_ms set), ERR_CANCELLED. */
+int gate_enter(struct gates *g, const char *host, struct gate_pass *out, struct err *e) MUST_USE;
+void gate_leave(struct gates *g, const struct gate_pass *pass, enum gate_answer answer,
+                int64_t retry_after_ms);
+
+/* ---- Logins (credentials.c) ---------------------------------------------------------------- */
+
+struct credential {
+    char *user;
+    char *secret;        /* password or identity token; never printed */
+    bool identity_token; /* goes to the token server as a refresh token */
+};
+void credential_fini(struct credential *c);
+
+struct credential_options {
+    const char *config_path;   /* NULL: see registry_options */
+    int64_t helper_timeout_ms; /* a helper that takes longer is killed */
+    const struct cancel *cancel;
+};
+
+/*
+ * The login for a repository from docker's config.json, which is read anew each time: a helper
+ * listed for the host, the credential store, an inline entry (config.json of the Docker CLI; the
+ * helper protocol of docker-credential-helpers). *found is false when there is none. A helper
+ * that fails is logged and passed over. ERR_INPUT when the file is malformed.
+ */
+int credential_find(struct credential *out, bool *found, const struct credential_options *options,
+                    const char *host, const char *repository, struct err *e) MUST_USE;
+
+/* Value of Authorization for a login (RFC 7617); free with free(); NULL when memory is short. */
+char *credential_basic(const struct credential *c) MUST_USE;
+
+/* ---- Tokens (auth.c) ------------------------------------------------------------------------ */
+
+/* What WWW-Authenticate asks for (RFC 9110, section 11; distribution's token specification). */
+struct challenge {
+    bool bearer; /* else basic, if that is set */
+    bool basic;
+    char *realm; /* of the bearer challenge; NULL when there is none */
+    char *service;
+    char *scope;
+};
+void challenge_fini(struct challenge *c);
+int challenge_parse(struct challenge *out, const char *header, struct err *e) MUST_USE;
+
+/* The authorizations in use, one per repository, shared by all threads. */
+struct auth;
+/* `plain_http_hosts` as in http_options; pointers are borrowed until auth_free. */
+int auth_new(struct auth **out, struct http *http, const struct credential_options *options,
+             const char *const *plain_http_hosts, struct err *e) MUST_USE;
+void auth_free(struct auth *a);
+DEFINE_AUTO(auth, auth_free)
+
+/* What one request was sent with. */
+struct auth_use {
+    char *header; /* value of Authorization, or NULL */
+    unsigned generation;
+    unsigned refusals; /* 401s that this exchange has seen */
+};
+void auth_use_fini(struct auth_use *use);
+
+/* The authorization to send now; renews one that has run out. */
+int auth_current(struct auth *a, const struct oci_ref *ref, struct auth_use *use,
+                 struct err *e) MUST_USE;
+
+/* A request sent with `use` was answered by something else than 401. */
+void auth_accepted(struct auth *a, const struct oci_ref *ref, const struct auth_use *use);
+
+/*
+ * It was answered by 401: gets another authorization, unless someone else just has. 0 means: try
+ * again. ERR_DENIED when no login fits or a fresh token was refused too.
+ */
+int auth_refused(struct auth *a, const struct oci_ref *ref, const struct http_response *r,
+                 struct auth_use *use, struct err *e) MUST_USE;
+
+/* ---- Exchanges (client.c) -------------------------------------------------------------------- */
+
+/* Waits that tests shorten. */
+struct registry_tuning {
+    int64_t retry_wait_ms;
+    int64_t gate_wait_ms;
+    int64_t gate_max_wait_ms;
+    int64_t helper_timeout_ms;
+};
+
+struct registry_counters {
+    _Atomic uint64_t manifest_heads, manifest_gets, blob_gets, blob_bytes, retries;
+};
+
+struct registry {
+    struct registry_options options;
+    struct registry_tuning tuning;
+    struct http *http;
+    struct gates *gates;
+    struct auth *auth;
+    struct registry_counters counters;
+};
+
+int registry_new_tuned(struct registry **out, const struct registry_options *options,
+                       const struct registry_tuning *tuning, struct err *e) MUST_USE;
+
+/* Tries of one operation of this client. */
+struct retry registry_retry(const struct registry *r);
+
+/*
+ * One request to /v2/<repository>/<path> of the ref's registry, with gate and authorization;
+ * `request` holds the rest (url and authorization are set here). 0 for a 2xx answer, or 416;
+ * anything else is an error (http_status_error) that names the registry.
+ */
+int registry_exchange(struct registry *r, const struct oci_ref *ref, const char *path,
+                      struct http_request *request, struct http_response *out,
+                      struct err *e) MUST_USE;
 
 #endif
