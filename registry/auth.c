@@ -34,7 +34,9 @@ struct entry {
     char *header; /* NULL: anonymous */
     bool busy;    /* some thread is renewing it */
     bool proven;
+    bool has_login; /* the header came from a login, not from anonymity */
     unsigned generation;
+    unsigned uses; /* requests sent with this generation */
     int64_t expires_ms;         /* INT64_MAX: never */
     struct challenge challenge; /* of the last renewal */
     struct entry *next;
@@ -127,6 +129,7 @@ static struct entry *entry_of(struct auth *a, const struct oci_ref *ref)
 /* What a renewal gave. */
 struct grant {
     char *header;
+    bool has_login;
     int64_t expires_ms;
 };
 
@@ -201,8 +204,11 @@ static int send_token_request(struct grant *out, struct auth *a, struct http_req
     buf_init(&reply, LIMIT_TOKEN);
     request->reply = &reply;
     request->total_timeout_ms = TOKEN_TIMEOUT_MS;
-    if (http_perform(a->http, request, &response, e) < 0)
+    if (http_perform(a->http, request, &response, e) < 0) {
+        if (e->class == ERR_LIMIT) /* of our buffer; not to be taken for a rate limit */
+            return err_set(e, ERR_CORRUPT, "its reply is too big");
         return -(int)e->class;
+    }
     if (response.status / 100 == 2)
         rc = read_token(out, &reply, e);
     else
@@ -295,6 +301,7 @@ static int get_grant(struct grant *out, struct auth *a, const struct entry *entr
     if (rc < 0)
         return rc;
 
+    out->has_login = found;
     (void)pthread_mutex_lock(&a->lock);
     bool first = !found && !a->said_anonymous;
     a->said_anonymous = a->said_anonymous || !found;
@@ -321,7 +328,9 @@ static int renew(struct auth *a, struct entry *entry, struct err *e)
         entry->header = grant.header;
         entry->expires_ms = grant.expires_ms;
         entry->generation++;
+        entry->has_login = grant.has_login;
         entry->proven = false;
+        entry->uses = 0;
     }
     (void)pthread_cond_broadcast(&a->changed);
     return rc;
@@ -351,6 +360,7 @@ static int current(struct auth *a, struct entry *entry, struct auth_use *use, st
     header_free(use->header);
     use->header = NULL;
     use->generation = entry->generation;
+    entry->uses++;
     if (!entry->header)
         return 0;
     use->header = mem_strdup(entry->header);
@@ -389,9 +399,10 @@ static int refused(struct auth *a, struct entry *entry, const char *header, stru
         return -(int)e->class;
     if (entry->generation != use->generation && use->refusals < MAX_REFUSALS)
         return 0; /* someone else has renewed it meanwhile */
-    /* Generation 0 is the anonymous one. */
-    if (use->refusals >= MAX_REFUSALS || (use->generation > 0 && !entry->proven))
-        return denied(entry, false, e);
+    /* Generation 0 had no authorization. One that others use too may have been used up by them. */
+    bool hopeless = use->generation > 0 && !entry->proven && entry->uses <= 1;
+    if (hopeless || use->refusals >= MAX_REFUSALS)
+        return denied(entry, entry->has_login, e);
     struct challenge c;
     if (challenge_parse(&c, header, e) < 0)
         return -(int)e->class;
@@ -408,7 +419,6 @@ static int refused(struct auth *a, struct entry *entry, const char *header, stru
 int auth_refused(struct auth *a, const struct oci_ref *ref, const struct http_response *r,
                  struct auth_use *use, struct err *e)
 {
-    use->refusals++;
     (void)pthread_mutex_lock(&a->lock);
     struct entry *entry = entry_of(a, ref);
     int rc;

@@ -196,9 +196,14 @@ static int send_once(struct registry *r, const struct oci_ref *ref, struct http_
     return rc;
 }
 
-/* A token server's 429 closes the gate of the registry that it serves. */
-static int renew(struct registry *r, const struct oci_ref *ref, const struct http_response *answer,
-                 struct auth_use *use, struct err *e)
+/*
+ * Gets the authorization to send (or, with the 401 `answer` to the one that was sent, another one).
+ * *limited: the token server has answered 429, which closes the gate of the registry it serves;
+ * then it is to be asked again.
+ */
+static int authorize(struct registry *r, const struct oci_ref *ref,
+                     const struct http_response *answer, struct auth_use *use, bool *limited,
+                     struct err *e)
 {
     struct gate_pass pass;
 
@@ -206,15 +211,12 @@ static int renew(struct registry *r, const struct oci_ref *ref, const struct htt
         return -(int)e->class;
     int rc = answer ? auth_refused(r->auth, ref, answer, use, e)
                     : auth_current(r->auth, ref, use, e);
-    if (rc < 0 && e->class == ERR_LIMIT) {
-        gate_leave(r->gates, &pass, GATE_LIMITED, e->retry_after_ms);
-        if (answer)
-            use->refusals--; /* it was not about us */
-        err_clear(e);
-        return 0;
-    }
-    gate_leave(r->gates, &pass, GATE_UNKNOWN, -1);
-    return rc;
+    *limited = rc < 0 && e->class == ERR_LIMIT;
+    gate_leave(r->gates, &pass, *limited ? GATE_LIMITED : GATE_UNKNOWN, e->retry_after_ms);
+    if (!*limited)
+        return rc;
+    err_clear(e);
+    return 0;
 }
 
 /* Sends until the answer is neither 401 nor 429, or an error says that it will not be. */
@@ -222,23 +224,30 @@ static int exchange(struct registry *r, const struct oci_ref *ref, struct http_r
                     struct auth_use *use, struct http_response *out, struct err *e)
 {
     for (;;) {
-        struct http_response answer;
-        int rc;
+        AUTO_HTTP_RESPONSE struct http_response answer;
+        bool limited = false;
 
-        if (auth_current(r->auth, ref, use, e) < 0)
+        http_response_init(&answer);
+        if (authorize(r, ref, NULL, use, &limited, e) < 0)
             return -(int)e->class;
+        if (limited)
+            continue;
         request->authorization = use->header;
         if (send_once(r, ref, request, &answer, e) < 0)
             return -(int)e->class;
-        if (answer.status != 401 && answer.status != 429) {
+        if (answer.status == 429)
+            continue;
+        if (answer.status != 401) {
             auth_accepted(r->auth, ref, use);
             *out = answer;
+            http_response_init(&answer);
             return 0;
         }
-        rc = answer.status == 401 ? renew(r, ref, &answer, use, e) : 0;
-        http_response_fini(&answer);
-        if (rc < 0)
-            return rc;
+        use->refusals++;
+        do {
+            if (authorize(r, ref, &answer, use, &limited, e) < 0)
+                return -(int)e->class;
+        } while (limited);
     }
 }
 

@@ -21,7 +21,11 @@
     "application/vnd.docker.distribution.manifest.list.v2+json, "                                  \
     "application/vnd.docker.distribution.manifest.v2+json"
 
-enum { HASH_BUFFER = 1 << 20, PROGRESS_BYTES = 1 << 20 };
+enum {
+    HASH_BUFFER = 1 << 20,
+    PROGRESS_BYTES = 1 << 20,
+    MAX_BAD_RANGES = 2 /* then the whole is asked for */
+};
 
 static const char *const manifest_headers[] = {ACCEPT_MANIFESTS, NULL};
 
@@ -159,11 +163,11 @@ int registry_manifest(struct registry *r, const struct oci_ref *ref, struct oci_
     bool refetched = false;
     AUTO_FREE char *path = manifest_path(ref);
 
+    buf_init(body, LIMIT_MANIFEST);
     if (!path)
         return err_nomem(e, "request");
     if (check_registry_ref(ref, e) < 0)
         return -(int)e->class;
-    buf_init(body, LIMIT_MANIFEST);
     while (manifest_once(r, ref, path, out, body, e) < 0) {
         bool again = e->class == ERR_DIGEST && !refetched;
         if (again)
@@ -189,7 +193,7 @@ struct download {
     uint64_t have;
     uint64_t fresh;        /* bytes that came over the line, in all tries */
     bool started;          /* the answer at hand has been judged */
-    bool no_range;         /* ranges have led nowhere: ask for the whole */
+    unsigned bad_ranges;   /* answers that were not the range asked for */
     registry_progress *progress;
     void *progress_ctx;
 };
@@ -243,7 +247,7 @@ static int judge_answer(struct download *d, const struct http_response *r, struc
         (!r->has_range_total || r->range_total == d->blob->size))
         return 0;
     bool other_size = r->has_range && r->has_range_total && r->range_total != d->blob->size;
-    d->no_range = true;
+    d->bad_ranges++;
     if (other_size && start_over(d, e) < 0)
         return -(int)e->class;
     return err_set(e, ERR_NET, "the answer is not the range that was asked for");
@@ -276,7 +280,7 @@ static int blob_once(struct download *d, const struct oci_ref *ref, const char *
 {
     AUTO_BUF struct buf reply;
     AUTO_HTTP_RESPONSE struct http_response response;
-    bool ranged = d->have > 0 && !d->no_range;
+    bool ranged = d->have > 0 && d->bad_ranges < MAX_BAD_RANGES;
     struct http_request request = {.method = "GET",
                                    .reply = &reply,
                                    .sink = take_bytes,
@@ -291,7 +295,6 @@ static int blob_once(struct download *d, const struct oci_ref *ref, const char *
     if (registry_exchange(d->registry, ref, path, &request, &response, e) < 0)
         return -(int)e->class;
     if (response.status == 416) {
-        d->no_range = true;
         if (start_over(d, e) < 0)
             return -(int)e->class;
         return err_set(e, ERR_NET, "registry %s: refuses the range asked for", ref->host);

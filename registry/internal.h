@@ -220,7 +220,7 @@ DEFINE_AUTO(auth, auth_free)
 struct auth_use {
     char *header; /* value of Authorization, or NULL */
     unsigned generation;
-    unsigned refusals; /* 401s that this exchange has seen */
+    unsigned refusals; /* 401s that this exchange has seen; counted by the caller */
 };
 void auth_use_fini(struct auth_use *use);
 
