@@ -62,7 +62,17 @@ size_t vm_console_tail(struct vm *v, char *out, size_t len)
     return console_tail(v->console, out, len);
 }
 
-/* What the wait status and QEMU's last event say; NULL when that is no explanation. */
+/* The kernel's own line: the last lines after it are a register dump. */
+static void describe_panic(const char *line, struct err *e)
+{
+    char text[256];
+    char summary[256];
+    snprintf(text, sizeof(text), "%.*s", (int)strcspn(line, "\r\n"), line);
+    console_summary(text, 1, summary, sizeof(summary));
+    (void)err_set(e, ERR_STEP, "the guest's kernel panicked: %s", summary);
+}
+
+/* What the wait status and QEMU's last event say. */
 static void describe_end(struct vm *v, const char *tail, struct err *e)
 {
     const struct qmp_events *events = v->qmp ? qmp_events(v->qmp) : NULL;
@@ -79,7 +89,7 @@ static void describe_end(struct vm *v, const char *tail, struct err *e)
     } else if (events && strcmp(events->reason, "guest-shutdown") == 0) {
         (void)err_set(e, ERR_STEP, "the guest powered off");
     } else if (strstr(tail, "Kernel panic")) {
-        (void)err_set(e, ERR_STEP, "the guest's kernel panicked");
+        describe_panic(strstr(tail, "Kernel panic"), e);
     } else if (events && strcmp(events->reason, "guest-reset") == 0) {
         (void)err_set(e, ERR_STEP, "the guest restarted");
     } else {
