@@ -107,6 +107,9 @@ static int end_error(struct vm *v, struct err *e)
     if (!tail)
         return err_nomem(e, "console");
     (void)console_tail(v->console, tail, CONSOLE_TAIL + 1);
+    char *panic = strstr(tail, "Kernel panic");
+    if (panic)
+        panic[strcspn(panic, "\n")] = 0; /* a register dump follows */
     describe_end(v, tail, e);
     char summary[SUMMARY_MAX];
     console_summary(tail, SUMMARY_LINES, summary, sizeof(summary));
