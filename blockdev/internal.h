@@ -38,6 +38,11 @@ void store_count_chunk(struct store *s, uint64_t stored_size);
  * damaged ones: for what a power cut may have torn. */
 int store_recheck_chunks(struct store *s, int64_t since, struct err *e) MUST_USE;
 
+/* ---- Regions (region.c) ------------------------------------------------------------------- */
+
+/* Bytes of one layer's region: a quarter of what ext4 can address without the 64bit feature. */
+#define REGION_SIZE_MAX ((uint64_t)4 << 40)
+
 /* ---- Pieces (image.c) --------------------------------------------------------------------- */
 
 /* True if all `len` bytes are zero. */
