@@ -30,6 +30,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "blockdev/internal.h"
 
 enum state { UNTOUCHED = 0, WRITTEN = 1, ZERO = 2 };
 
@@ -437,10 +438,9 @@ enum change { SAME, CLEARED, CHANGED };
 
 static enum change compare(const uint8_t *block, const uint8_t *before)
 {
-    static const uint8_t zeros[BLOCK_SIZE];
     if (memcmp(block, before, BLOCK_SIZE) == 0)
         return SAME;
-    return memcmp(block, zeros, BLOCK_SIZE) == 0 ? CLEARED : CHANGED;
+    return piece_is_zero(block, BLOCK_SIZE) ? CLEARED : CHANGED;
 }
 
 static int seal_cleared(struct seal *s, uint64_t off, size_t len, struct err *e)
