@@ -98,8 +98,7 @@ static bool step(struct player *p, size_t number, uint8_t *data)
         return port->flush(port->ctx) == 0 || complain(p, "flush fails", number, 0, 0);
     if (port->read(port->ctx, data, len, off) != 0)
         return complain(p, "read fails", number, len, off);
-    return memcmp(data, p->model + off, len) == 0 ||
-           complain(p, "read differs", number, len, off);
+    return memcmp(data, p->model + off, len) == 0 || complain(p, "read differs", number, len, off);
 }
 
 static void *play(void *arg)

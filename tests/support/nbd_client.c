@@ -207,8 +207,8 @@ uint32_t nbd_client_simple_reply(struct nbd_client *c, uint64_t *cookie)
 }
 
 /* Chunks of one structured reply, up to the one marked as the last. */
-static uint32_t structured_reply(struct nbd_client *c, uint64_t cookie, uint8_t *data,
-                                 uint32_t len, uint64_t off)
+static uint32_t structured_reply(struct nbd_client *c, uint64_t cookie, uint8_t *data, uint32_t len,
+                                 uint64_t off)
 {
     uint32_t error = 0;
     uint16_t flags = 0;
