@@ -18,11 +18,6 @@
         }                                                                                          \
     } while (0)
 
-static void be16(uint8_t *at, uint16_t value)
-{
-    value = htobe16(value);
-    memcpy(at, &value, sizeof(value));
-}
 
 static void be32(uint8_t *at, uint32_t value)
 {
@@ -245,16 +240,22 @@ static uint32_t structured_reply(struct nbd_client *c, uint64_t cookie, uint8_t 
     return error;
 }
 
-uint32_t nbd_client_do(struct nbd_client *c, uint16_t command, void *data, uint32_t len,
-                       uint64_t off)
+uint32_t nbd_client_reply(struct nbd_client *c, uint64_t cookie, bool is_read, void *data,
+                          uint32_t len, uint64_t off)
 {
-    uint64_t cookie = nbd_client_send(c, command, data, len, off);
     if (c->structured)
         return structured_reply(c, cookie, data, len, off);
     uint64_t got;
     uint32_t error = nbd_client_simple_reply(c, &got);
     REQUIRE(got == cookie);
-    if (command == NBD_READ && error == 0)
+    if (is_read && error == 0)
         REQUIRE(nbd_client_receive(c->fd, data, len));
     return error;
+}
+
+uint32_t nbd_client_do(struct nbd_client *c, uint16_t command, void *data, uint32_t len,
+                       uint64_t off)
+{
+    uint64_t cookie = nbd_client_send(c, command, data, len, off);
+    return nbd_client_reply(c, cookie, command == NBD_READ, data, len, off);
 }

@@ -42,6 +42,9 @@ uint32_t nbd_client_do(struct nbd_client *c, uint16_t command, void *data, uint3
 /* The two halves, for several requests in flight and for odd ones. */
 uint64_t nbd_client_send(struct nbd_client *c, uint32_t flags_and_command, const void *data,
                          uint32_t len, uint64_t off);
+/* The reply to that one, when no other is in flight; the bytes of a read go into `data`. */
+uint32_t nbd_client_reply(struct nbd_client *c, uint64_t cookie, bool is_read, void *data,
+                          uint32_t len, uint64_t off);
 /* Next simple reply's error and cookie; without structured replies only. */
 uint32_t nbd_client_simple_reply(struct nbd_client *c, uint64_t *cookie);
 
