@@ -18,7 +18,6 @@
         }                                                                                          \
     } while (0)
 
-
 static void be32(uint8_t *at, uint32_t value)
 {
     value = htobe32(value);
@@ -234,7 +233,7 @@ static uint32_t structured_reply(struct nbd_client *c, uint64_t cookie, uint8_t 
             REQUIRE(error != 0);
             break;
         default:
-            REQUIRE(!"a known chunk type");
+            REQUIRE(false && "a known chunk type");
         }
     }
     return error;
