@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Shared by the .c files of manifests/ and their unit tests only: the TOML scanner and tree, the
+ * bounded YAML tree, small text helpers.
+ */
+#ifndef TB2_MANIFESTS_INTERNAL_H
+#define TB2_MANIFESTS_INTERNAL_H
+
+#include "base/buf.h"
+#include "manifests/manifest.h"
+
+/* ---- TOML: scanner (toml_scan.c) ---------------------------------------------------------- */
+
+enum {
+    TOML_DEPTH_MAX = 100,         /* tables and arrays in each other, key parts included */
+    TOML_VALUE_MAX = 1024 * 1024, /* values in one document */
+    TOML_WORD_MAX = 4096          /* characters of a number, date-time or bare word */
+};
+
+/* Where a thing starts: 1-based, columns count code points. */
+struct toml_place {
+    unsigned line;
+    unsigned column;
+};
+
+/*
+ * A reader over a document that toml_scan_init has found to be UTF-8 without forbidden control
+ * characters and without a CR outside CRLF. `text[len]` is never read.
+ */
+struct toml_scan {
+    const char *name; /* stands in errors */
+    const uint8_t *text;
+    size_t len;
+    size_t pos;
+    struct toml_place place;
+};
+
+/* Skips a byte order mark and checks the whole text's characters. */
+int toml_scan_init(struct toml_scan *s, const void *text, size_t len, const char *name,
+                   struct err *e) MUST_USE;
+
+/* Sets ERR_INPUT "name:line:column: …" and returns it. */
+int toml_scan_fail(const struct toml_scan *s, struct toml_place place, struct err *e,
+                   const char *fmt, ...) PRINTF_LIKE(4, 5);
+
+/* The byte `ahead` of the reader, -1 past the end. A CRLF shows as CR, LF. */
+int toml_scan_peek(const struct toml_scan *s, size_t ahead);
+void toml_scan_skip(struct toml_scan *s, size_t count);
+bool toml_scan_at_newline(const struct toml_scan *s);
+void toml_scan_newline(struct toml_scan *s); /* steps over LF or CRLF */
+void toml_scan_blank(struct toml_scan *s);   /* spaces and tabs */
+void toml_scan_comment(struct toml_scan *s); /* a comment, if one starts here, up to its newline */
+void toml_scan_space(struct toml_scan *s);   /* blanks, comments and newlines */
+
+/* What stands here, for messages: "end of line", "'x'"; returns `text`. */
+enum { TOML_SHOW_MAX = 32 };
+const char *toml_scan_show(const struct toml_scan *s, char text[TOML_SHOW_MAX]);
+
+/* Reads a string that starts with a quote. Multi-line forms only with `multi_line`. The bytes are
+ * appended to `out`, newlines of the text as LF. */
+int toml_scan_string(struct toml_scan *s, struct buf *out, bool multi_line, struct err *e) MUST_USE;
+
+/* Reads one part of a key, bare or quoted, into the emptied `out`. */
+int toml_scan_key_part(struct toml_scan *s, struct buf *out, struct err *e) MUST_USE;
+
+/* ---- TOML: tree (toml.c) and scalars (toml_value.c) ---------------------------------------- */
+
+/* How a table or array came to be: decides what may still be added to it. */
+enum toml_origin {
+    TOML_ORIGIN_VALUE,    /* scalar, array or inline table: complete */
+    TOML_ORIGIN_IMPLICIT, /* table above a [header], not written down itself yet */
+    TOML_ORIGIN_HEADER,   /* table of a [header], element of an array of tables, the document */
+    TOML_ORIGIN_DOTTED,   /* table made by a dotted key */
+    TOML_ORIGIN_TABLES    /* array of tables */
+};
+
+struct toml {
+    enum toml_type type;
+    enum toml_origin origin;
+    unsigned depth;
+    struct toml_place place;
+    char *text; /* string, or date-time in RFC 3339 spelling */
+    size_t text_len;
+    int64_t integer;
+    double real;
+    bool boolean;
+    /* Array elements, or table members in the order of the text. */
+    struct toml **items;
+    struct toml_key *keys; /* tables only */
+    size_t count;
+    size_t items_capacity, keys_capacity;
+    uint32_t *index; /* open addressing: position + 1, 0 = free; NULL while small */
+    size_t index_capacity;
+};
+
+struct toml_key {
+    char *text;
+    size_t len;
+};
+
+/* Reads a boolean, number or date-time that starts here into `t` (type, place and value). */
+int toml_value_word(struct toml_scan *s, struct toml *t, struct err *e) MUST_USE;
+
+/* Column of the value, beside toml_line. */
+unsigned toml_column(const struct toml *t);
+
+/* ---- YAML (yaml.c) ------------------------------------------------------------------------- */
+
+enum yaml_kind { YAML_SCALAR, YAML_SEQUENCE, YAML_MAPPING };
+
+enum { YAML_DEPTH_MAX = 32, YAML_NODE_MAX = 100000 };
+
+struct yaml {
+    enum yaml_kind kind;
+    unsigned line, column; /* 1-based; columns count code points */
+    bool plain;            /* scalar without quotes: may be a number, boolean or null */
+    char *text;            /* scalar; holds no NUL */
+    size_t len;
+    struct yaml **items; /* elements; a mapping has key, value, key, value … */
+    size_t count;        /* of items */
+    size_t capacity;
+};
+
+/*
+ * Reads one YAML document into a tree. Anchors, aliases, tags, duplicate keys, keys that are not
+ * scalars, a second document: ERR_INPUT "name:line:column: …".
+ */
+int yaml_parse(struct yaml **out, const void *text, size_t len, const char *name,
+               struct err *e) MUST_USE;
+void yaml_free(struct yaml *y);
+DEFINE_AUTO(yaml, yaml_free)
+#define AUTO_YAML CLEANUP(yaml_free_auto_)
+
+/* ---- Helpers (env.c) ----------------------------------------------------------------------- */
+
+/* Name of an environment variable: not empty, no '='. */
+bool env_name_is_valid(const char *name);
+void env_sort(struct env_pair *env, size_t count);
+void env_free(struct env_pair *env, size_t count);
+
+#endif
