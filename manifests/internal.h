@@ -101,22 +101,19 @@ struct toml_key {
 /* Reads a boolean, number or date-time that starts here into `t` (type, place and value). */
 int toml_value_word(struct toml_scan *s, struct toml *t, struct err *e) MUST_USE;
 
-/* Column of the value, beside toml_line. */
-unsigned toml_column(const struct toml *t);
-
 /* ---- YAML (yaml.c) ------------------------------------------------------------------------- */
 
-enum yaml_kind { YAML_SCALAR, YAML_SEQUENCE, YAML_MAPPING };
+enum node_kind { NODE_SCALAR, NODE_SEQUENCE, NODE_MAPPING };
 
-enum { YAML_DEPTH_MAX = 32, YAML_NODE_MAX = 100000 };
+enum { NODE_DEPTH_MAX = 32, NODE_COUNT_MAX = 100000 };
 
-struct yaml {
-    enum yaml_kind kind;
+struct node {
+    enum node_kind kind;
     unsigned line, column; /* 1-based; columns count code points */
     bool plain;            /* scalar without quotes: may be a number, boolean or null */
     char *text;            /* scalar; holds no NUL */
     size_t len;
-    struct yaml **items; /* elements; a mapping has key, value, key, value … */
+    struct node **items; /* elements; a mapping has key, value, key, value … */
     size_t count;        /* of items */
     size_t capacity;
 };
@@ -125,13 +122,60 @@ struct yaml {
  * Reads one YAML document into a tree. Anchors, aliases, tags, duplicate keys, keys that are not
  * scalars, a second document: ERR_INPUT "name:line:column: …".
  */
-int yaml_parse(struct yaml **out, const void *text, size_t len, const char *name,
+int node_parse(struct node **out, const void *text, size_t len, const char *name,
                struct err *e) MUST_USE;
-void yaml_free(struct yaml *y);
-DEFINE_AUTO(yaml, yaml_free)
-#define AUTO_YAML CLEANUP(yaml_free_auto_)
+void node_free(struct node *n);
+DEFINE_AUTO(node, node_free)
+#define AUTO_NODE CLEANUP(node_free_auto_)
 
-/* ---- Helpers (env.c) ----------------------------------------------------------------------- */
+/* ---- Quantities (quantity.c) --------------------------------------------------------------- */
+
+/* All of them take a plain decimal number: up to nine digits, perhaps a point and up to nine more;
+ * blanks around the text are skipped. False for anything else. */
+bool decimal_parse(const char *text, size_t len, double *out) MUST_USE;
+
+/* Whole megabytes (1024 KB), rounded up, of a number and a unit K, M or G in either case: "2G",
+ * "1.5g", " 512M ". */
+bool size_parse_mb(const char *text, size_t len, uint64_t *out) MUST_USE;
+
+/* Milliseconds, rounded up, of a number of seconds or a number and a unit ms, s, m or h. */
+bool duration_parse_ms(const char *text, size_t len, uint64_t *out) MUST_USE;
+
+/* ---- Recipe values (recipe_value.c) -------------------------------------------------------- */
+
+/* Sets ERR_INPUT "path:line:column: …" for a node and returns it. */
+int node_fail(const char *path, const struct node *node, struct err *e, const char *fmt, ...)
+    PRINTF_LIKE(4, 5);
+
+/* Value of a mapping's key, NULL when absent. */
+const struct node *node_get(const struct node *mapping, const char *key);
+
+/* Typed reads; `key` stands in errors. A scalar without quotes that YAML 1.2 calls a number or a
+ * boolean is also text, as written; null and empty values are refused everywhere. */
+int node_text(char **out, const char *path, const char *key, const struct node *node,
+              struct err *e) MUST_USE;
+int node_bool(bool *out, const char *path, const char *key, const struct node *node,
+              struct err *e) MUST_USE;
+int node_duration(uint64_t *out_ms, const char *path, const char *key, const struct node *node,
+                  struct err *e) MUST_USE;
+int node_port(uint16_t *out, const char *path, const char *key, const struct node *node,
+              struct err *e) MUST_USE;
+/* A list of at least one text, NULL-terminated; free with argv_free. */
+int node_argv(char ***out, const char *path, const char *key, const struct node *node,
+              struct err *e) MUST_USE;
+/* A mapping of names to texts, sorted by name. Values may be empty if quoted. Free with env_free. */
+int node_env(struct env_pair **out, size_t *count, const char *path, const struct node *node,
+             struct err *e) MUST_USE;
+void argv_free(char **argv);
+
+/* ---- Helpers (text.c) ---------------------------------------------------------------------- */
+
+/* Bytes of the UTF-8 character that starts at `at`, 0 if it is none (RFC 3629, section 4). */
+size_t utf8_len(const uint8_t *at, size_t left);
+
+/* Text from a file as it may stand in a message: control characters as '?', long text cut. */
+enum { TEXT_SHOW_MAX = 64 };
+const char *text_show(const char *text, size_t len, char shown[TEXT_SHOW_MAX]);
 
 /* Name of an environment variable: not empty, no '='. */
 bool env_name_is_valid(const char *name);

@@ -192,8 +192,10 @@ static const char *describe(const struct toml *t)
 static int redefined(const struct parser *p, struct toml_place place, const struct toml *before,
                      const char *wanted, struct err *e)
 {
-    return toml_scan_fail(&p->scan, place, e, "'%.80s' cannot be %s: it is %s since line %u",
-                          buf_text(&p->key), wanted, describe(before), before->place.line);
+    char shown[TEXT_SHOW_MAX];
+    return toml_scan_fail(&p->scan, place, e, "'%s' cannot be %s: it is %s since line %u",
+                          text_show(buf_text(&p->key), p->key.len, shown), wanted, describe(before),
+                          before->place.line);
 }
 
 /* A part before the last of a [header]: steps into the table it names. */

@@ -43,37 +43,6 @@ void toml_scan_skip(struct toml_scan *s, size_t count)
     }
 }
 
-/* Bytes of the character that starts at `at`, 0 if it is not UTF-8 (RFC 3629, section 4). */
-static size_t utf8_len(const uint8_t *at, size_t left)
-{
-    uint8_t first = at[0];
-    uint8_t low = 0x80;
-    uint8_t high = 0xBF;
-    size_t len;
-    if (first < 0x80)
-        return 1;
-    if (first >= 0xC2 && first <= 0xDF) {
-        len = 2;
-    } else if (first >= 0xE0 && first <= 0xEF) {
-        len = 3;
-        low = first == 0xE0 ? 0xA0 : low;   /* overlong */
-        high = first == 0xED ? 0x9F : high; /* surrogates */
-    } else if (first >= 0xF0 && first <= 0xF4) {
-        len = 4;
-        low = first == 0xF0 ? 0x90 : low;   /* overlong */
-        high = first == 0xF4 ? 0x8F : high; /* past U+10FFFF */
-    } else {
-        return 0;
-    }
-    if (left < len || at[1] < low || at[1] > high)
-        return 0;
-    for (size_t i = 2; i < len; i++) {
-        if ((at[i] & 0xC0) != 0x80)
-            return 0;
-    }
-    return len;
-}
-
 /* Checks the character at the reader; *len is its size. */
 static int check_character(const struct toml_scan *s, size_t *len, struct err *e)
 {
