@@ -37,13 +37,15 @@ enum vm_accel { VM_ACCEL_AUTO, VM_ACCEL_KVM, VM_ACCEL_TCG };
 
 struct vm_options {
     const struct guest_kernel *kernel;
-    const char *run_dir;   /* absolute, exists, short enough for unix sockets: sockets, console log, memory */
+    const char *
+        run_dir; /* absolute, exists, short enough for unix sockets: sockets, console log, memory */
     const char *nbd_socket; /* the disk */
-    const char *memory_path; /* file of memory_mb MiB; created for a cold boot; for a restore it is mapped privately and never written */
+    const char *
+        memory_path; /* file of memory_mb MiB; created for a cold boot; for a restore it is mapped privately and never written */
     uint32_t cpus;
     uint64_t memory_mb;
-    bool network;          /* user-mode network card */
-    enum vm_accel accel;   /* AUTO is resolved by vm_accel_probe */
+    bool network;        /* user-mode network card */
+    enum vm_accel accel; /* AUTO is resolved by vm_accel_probe */
     const struct cancel *cancel;
 };
 
@@ -93,21 +95,22 @@ DEFINE_AUTO(agent, agent_free)
 #define AUTO_AGENT CLEANUP(agent_free_auto_)
 
 struct agent_exec {
-    const char *const *argv;  /* NULL-terminated; argv[0] is looked up in the guest's PATH */
-    const char *const *env;   /* NULL-terminated NAME=value: the whole environment */
-    const char *workdir;      /* NULL or "": / */
-    const char *user;         /* name, uid, name:group, uid:gid as in image configs; NULL or "": root */
-    const void *input;        /* stdin bytes */
+    const char *const *argv; /* NULL-terminated; argv[0] is looked up in the guest's PATH */
+    const char *const *env;  /* NULL-terminated NAME=value: the whole environment */
+    const char *workdir;     /* NULL or "": / */
+    const char *user;  /* name, uid, name:group, uid:gid as in image configs; NULL or "": root */
+    const void *input; /* stdin bytes */
     size_t input_len;
-    int64_t timeout_ms;       /* 0: none; the whole process group is killed */
-    bool detach;              /* leave it running (start command); output goes to a ring that agent_exec_tail reads */
+    int64_t timeout_ms; /* 0: none; the whole process group is killed */
+    bool
+        detach; /* leave it running (start command); output goes to a ring that agent_exec_tail reads */
 };
 
 struct agent_result {
-    bool exited;     /* true: `status` is the exit status; false: `status` is the signal */
+    bool exited; /* true: `status` is the exit status; false: `status` is the signal */
     int status;
     bool timed_out;
-    uint64_t id;     /* of a detached process */
+    uint64_t id; /* of a detached process */
 };
 
 /* Output as it comes: stream 1 or 2. A negative return ends the call with that error. */

@@ -45,16 +45,16 @@ enum { ERR_TEXT_MAX = 2048, ERR_HINT_MAX = 512 };
 
 struct err {
     enum err_class class;
-    int sys;                  /* errno for ERR_SYS (also set with ERR_NET where known), else 0 */
-    long retry_after_ms;      /* the far end's own wish (Retry-After), -1 when it gave none */
-    char text[ERR_TEXT_MAX];  /* message; always terminated */
-    char hint[ERR_HINT_MAX];  /* what to do; empty when there is nothing useful to say */
+    int sys;                 /* errno for ERR_SYS (also set with ERR_NET where known), else 0 */
+    long retry_after_ms;     /* the far end's own wish (Retry-After), -1 when it gave none */
+    char text[ERR_TEXT_MAX]; /* message; always terminated */
+    char hint[ERR_HINT_MAX]; /* what to do; empty when there is nothing useful to say */
 };
 
 /* An error value with nothing set: `struct err e = ERR_INIT;` */
 #define ERR_INIT                                                                                   \
     {                                                                                              \
-        .class = ERR_NONE, .sys = 0, .retry_after_ms = -1, .text = {0}, .hint = {0}                \
+        .class = ERR_NONE, .sys = 0, .retry_after_ms = -1, .text = {0}, .hint = { 0 }              \
     }
 
 /* Forgets what `e` holds. */

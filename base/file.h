@@ -49,8 +49,8 @@ int file_remove_tree(int dir, const char *path, struct err *e) MUST_USE;
  * destination; file_tmp_abort (or dying) leaves at most such a temporary, never a partial result.
  */
 struct file_tmp {
-    int fd;       /* open for reading and writing; -1 when none */
-    int tmp_dir;  /* borrowed */
+    int fd;      /* open for reading and writing; -1 when none */
+    int tmp_dir; /* borrowed */
     char name[64];
 };
 

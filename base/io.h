@@ -38,7 +38,7 @@ int source_read_full(const struct source *s, uint64_t off, void *data, size_t le
 void source_close(struct source *s);
 
 /* A source over bytes that the caller keeps alive. */
-void source_from_memory(struct source *out, const void *data, size_t len);
+int source_from_memory(struct source *out, const void *data, size_t len, struct err *e) MUST_USE;
 
 /* A source over a file descriptor, which it takes over and closes. */
 int source_from_fd(struct source *out, int fd, struct err *e) MUST_USE;

@@ -14,14 +14,15 @@
 
 struct json; /* object, array, string, integer, real, true, false or null */
 
-enum json_type {
-    JSON_OBJECT,
-    JSON_ARRAY,
-    JSON_STRING,
-    JSON_INTEGER,
-    JSON_REAL,
-    JSON_BOOL,
-    JSON_NULL
+/* Names keep clear of jansson's own (json_type, JSON_OBJECT, json_string_value, ...). */
+enum json_kind {
+    JSON_KIND_OBJECT,
+    JSON_KIND_ARRAY,
+    JSON_KIND_STRING,
+    JSON_KIND_INTEGER,
+    JSON_KIND_REAL,
+    JSON_KIND_BOOL,
+    JSON_KIND_NULL
 };
 
 /* Parses a whole text (duplicate keys are refused, nesting is bounded). The result is the
@@ -33,16 +34,19 @@ void json_free(struct json *j);
 DEFINE_AUTO(json, json_free)
 #define AUTO_JSON CLEANUP(json_free_auto_)
 
-enum json_type json_type(const struct json *j);
+enum json_kind json_kind(const struct json *j);
 
 /*
  * Getters. `j` is an object, `key` one of its members. The result is borrowed from the tree.
  * `*_opt` forms: absent or null gives the default (NULL, `fallback`) and success; a value of
  * another type is ERR_CORRUPT. Required forms: absent is ERR_CORRUPT naming the key.
  */
-int json_get_object(const struct json *j, const char *key, struct json **out, struct err *e) MUST_USE;
-int json_get_array(const struct json *j, const char *key, struct json **out, struct err *e) MUST_USE;
-int json_get_string(const struct json *j, const char *key, const char **out, struct err *e) MUST_USE;
+int json_get_object(const struct json *j, const char *key, struct json **out,
+                    struct err *e) MUST_USE;
+int json_get_array(const struct json *j, const char *key, struct json **out,
+                   struct err *e) MUST_USE;
+int json_get_string(const struct json *j, const char *key, const char **out,
+                    struct err *e) MUST_USE;
 int json_get_u64(const struct json *j, const char *key, uint64_t *out, struct err *e) MUST_USE;
 int json_get_object_opt(const struct json *j, const char *key, struct json **out,
                         struct err *e) MUST_USE;
@@ -65,17 +69,17 @@ size_t json_length(const struct json *j);
 struct json *json_element(const struct json *j, size_t index);
 
 /* Value of a string, integer or boolean node; NULL, 0 or false for other types. */
-const char *json_string_value(const struct json *j);
-int64_t json_integer_value(const struct json *j);
-bool json_bool_value(const struct json *j);
+const char *json_as_string(const struct json *j);
+int64_t json_as_integer(const struct json *j);
+bool json_as_bool(const struct json *j);
 
 /*
  * Visits the members of an object, sorted by key; stops at the first negative result and returns
  * it.
  */
 int json_each(const struct json *j,
-              int (*visit)(void *ctx, const char *key, struct json *value, struct err *e), void *ctx,
-              struct err *e) MUST_USE;
+              int (*visit)(void *ctx, const char *key, struct json *value, struct err *e),
+              void *ctx, struct err *e) MUST_USE;
 
 /* Builders: NULL when memory is short. The set/append calls take the value over, also on failure,
  * and accept NULL as a failed value, so that errors need checking once, at json_print. Strings that
@@ -87,7 +91,7 @@ struct json *json_new_integer(int64_t value);
 struct json *json_new_real(double value);
 struct json *json_new_bool(bool value);
 struct json *json_new_null(void);
-struct json *json_copy(const struct json *j); /* deep */
+struct json *json_clone(const struct json *j); /* deep */
 /* A string in which bytes outside printable UTF-8, and '\\', stand as \xNN: reversible. */
 struct json *json_bytes(const void *bytes, size_t len);
 void json_set(struct json *object, const char *key, struct json *value);

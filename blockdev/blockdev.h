@@ -18,9 +18,9 @@
 #include "base/io.h"
 
 enum {
-    BLOCK_SIZE = 4096,         /* unit of everything on a disk */
+    BLOCK_SIZE = 4096,          /* unit of everything on a disk */
     CHUNK_SIZE_MAX = 512 << 10, /* plain bytes of a chunk */
-    CUT_FILE_SIZE = 64 << 10,  /* files from this size on start a chunk of their own */
+    CUT_FILE_SIZE = 64 << 10,   /* files from this size on start a chunk of their own */
 };
 
 /* ---- Store ------------------------------------------------------------------------------- */
@@ -131,7 +131,7 @@ struct region_writer;
 
 struct region_extent {
     uint64_t file_off;
-    uint64_t len; /* bytes of the file; the region's last block is padded with zeros */
+    uint64_t len;        /* bytes of the file; the region's last block is padded with zeros */
     uint64_t region_off; /* multiple of BLOCK_SIZE */
 };
 
@@ -153,7 +153,14 @@ int region_writer_finish(struct region_writer *w, struct block_map **out, struct
 
 /* ---- ext4 writer ------------------------------------------------------------------------- */
 
-enum ext4_type { EXT4_FILE, EXT4_DIRECTORY, EXT4_SYMLINK, EXT4_CHARACTER_DEVICE, EXT4_BLOCK_DEVICE, EXT4_FIFO };
+enum ext4_type {
+    EXT4_FILE,
+    EXT4_DIRECTORY,
+    EXT4_SYMLINK,
+    EXT4_CHARACTER_DEVICE,
+    EXT4_BLOCK_DEVICE,
+    EXT4_FIFO
+};
 
 struct ext4_xattr {
     const char *name; /* full name: "security.capability" */

@@ -100,9 +100,9 @@ enum recipe_network { RECIPE_NETWORK_NONE, RECIPE_NETWORK_USER };
 
 struct recipe_step {
     enum recipe_step_kind kind;
-    unsigned line;       /* in the recipe file */
-    char *text;          /* run: shell text (NULL when argv is used); workdir: path; user: name */
-    char **argv;         /* run as a list: NULL-terminated */
+    unsigned line;        /* in the recipe file */
+    char *text;           /* run: shell text (NULL when argv is used); workdir: path; user: name */
+    char **argv;          /* run as a list: NULL-terminated */
     struct env_pair *env; /* env step, or the run step's own */
     size_t env_count;
     uint64_t timeout_ms; /* run; default 600,000 */
@@ -114,10 +114,10 @@ enum recipe_ready_kind { RECIPE_READY_NONE, RECIPE_READY_COMMAND, RECIPE_READY_P
 
 struct recipe_ready {
     enum recipe_ready_kind kind;
-    char *command;        /* shell text */
-    uint16_t port;        /* TCP on 127.0.0.1 of the guest */
-    uint64_t interval_ms; /* default 500 */
-    uint64_t timeout_ms;  /* whole; default 60,000 */
+    char *command;           /* shell text */
+    uint16_t port;           /* TCP on 127.0.0.1 of the guest */
+    uint64_t interval_ms;    /* default 500 */
+    uint64_t timeout_ms;     /* whole; default 60,000 */
     uint64_t try_timeout_ms; /* one try; default 10,000 */
 };
 

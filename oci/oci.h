@@ -19,8 +19,8 @@
 /* ---- References ------------------------------------------------------------------------- */
 
 enum oci_transport {
-    OCI_REGISTRY,      /* [docker://]host[:port]/path[:tag][@digest] */
-    OCI_LAYOUT,        /* oci:DIR[:TAG] */
+    OCI_REGISTRY, /* [docker://]host[:port]/path[:tag][@digest] */
+    OCI_LAYOUT,   /* oci:DIR[:TAG] */
 };
 
 /*
@@ -78,8 +78,8 @@ struct oci_config {
     char *os;
     struct digest *diff_ids;
     size_t diff_id_count;
-    char **env; /* NULL-terminated list of NAME=value */
-    char *user; /* "" when unset */
+    char **env;        /* NULL-terminated list of NAME=value */
+    char *user;        /* "" when unset */
     char *working_dir; /* "" when unset */
     struct json *raw;  /* the whole document */
 };
@@ -159,7 +159,7 @@ struct oci_extent {
 struct oci_entry {
     enum oci_entry_type type;
     char *path;
-    char *target; /* symlink: as written; hardlink: cleaned path; else NULL */
+    char *target;  /* symlink: as written; hardlink: cleaned path; else NULL */
     uint32_t mode; /* permission bits and setuid, setgid, sticky */
     uint32_t uid;
     uint32_t gid;
@@ -189,8 +189,8 @@ struct oci_data_ops {
 };
 
 struct oci_layer_options {
-    struct oci_descriptor blob;  /* digest and size that the compressed bytes must have */
-    struct digest diff_id;       /* digest that the uncompressed bytes must have */
+    struct oci_descriptor blob; /* digest and size that the compressed bytes must have */
+    struct digest diff_id;      /* digest that the uncompressed bytes must have */
     const struct oci_data_ops *ops;
     void *ctx;
     const struct cancel *cancel; /* may be NULL */
@@ -227,10 +227,10 @@ int oci_layer_decode(struct oci_layer **out, const void *bytes, size_t len, stru
  * inode come after its first name and point to it by `link_of`.
  */
 struct oci_node {
-    const char *name;  /* last path component; "" for the root */
-    size_t parent;     /* 0 for the root itself */
-    size_t link_of;    /* SIZE_MAX, or the number of the node whose inode this name shares */
-    size_t layer;      /* which layer the data lies in */
+    const char *name; /* last path component; "" for the root */
+    size_t parent;    /* 0 for the root itself */
+    size_t link_of;   /* SIZE_MAX, or the number of the node whose inode this name shares */
+    size_t layer;     /* which layer the data lies in */
     const struct oci_entry *entry; /* metadata; type never OCI_HARDLINK or a whiteout */
 };
 

@@ -21,10 +21,11 @@ struct registry_options {
     /* Hosts spoken to over plain HTTP, besides loopback addresses and localhost; NULL-terminated
      * or NULL. */
     const char *const *plain_http_hosts;
-    const char *config_path; /* docker config.json; NULL: $REGISTRY_AUTH_FILE, $DOCKER_CONFIG, ~/.docker */
-    int64_t connect_timeout_ms; /* 0: 10,000 */
-    int64_t stall_timeout_ms;   /* no bytes for this long ends a try; 0: 30,000 */
-    unsigned tries;             /* for what err_retryable says; 0: 5 */
+    const char
+        *config_path; /* docker config.json; NULL: $REGISTRY_AUTH_FILE, $DOCKER_CONFIG, ~/.docker */
+    int64_t connect_timeout_ms;  /* 0: 10,000 */
+    int64_t stall_timeout_ms;    /* no bytes for this long ends a try; 0: 30,000 */
+    unsigned tries;              /* for what err_retryable says; 0: 5 */
     const struct cancel *cancel; /* may be NULL */
 };
 
@@ -66,8 +67,8 @@ int registry_blob(struct registry *r, const struct oci_ref *ref, const struct oc
 /* ---- Template server (E2B API) ------------------------------------------------------------ */
 
 struct e2b_options {
-    const char *api_url; /* "http://127.0.0.1:8000" */
-    const char *api_key; /* sent as X-API-Key; never printed */
+    const char *api_url;      /* "http://127.0.0.1:8000" */
+    const char *api_key;      /* sent as X-API-Key; never printed */
     int64_t poll_interval_ms; /* 0: 1,000 growing to 5,000 */
     int64_t build_timeout_ms; /* 0: 1,800,000 */
     const struct cancel *cancel;
