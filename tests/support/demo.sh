@@ -9,7 +9,7 @@ tool=$(readlink -f "$1")
 mkdir -p "$2"
 home=$(cd "$2" && pwd)
 set_dir=$home/set
-recipe=$here/../../manifests/recipes/demo.yaml
+recipe=$(cd "$here/../.." && pwd)/manifests/recipes/demo.yaml
 tb2_bake=("$tool" --store "$home/store" --cache "$home/cache")
 
 # Shows a command as one would type it, and runs it.
