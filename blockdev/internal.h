@@ -3,6 +3,12 @@
 #ifndef TB2_BLOCKDEV_INTERNAL_H
 #define TB2_BLOCKDEV_INTERNAL_H
 
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
 #include "blockdev/blockdev.h"
 
 /* ---- Chunk files (chunk.c) ---------------------------------------------------------------- */
@@ -128,5 +134,97 @@ bool piece_is_zero(const uint8_t *data, size_t len);
  */
 int piece_put(struct store *s, struct block_map *m, uint64_t off, uint8_t *data, size_t len,
               struct err *e) MUST_USE;
+
+/* ---- Chunk cache ------------------------------------------------------------------------- */
+
+/* A chunk held in memory: bytes and length stay as they are until it is put back. */
+struct cached_chunk;
+
+/* Borrows a chunk, loading it if it is not there; each get needs one put. Errors are those of
+ * store_get_chunk; they are not remembered, the next get tries again. */
+int chunk_cache_get(struct chunk_cache *c, const struct digest *d, struct cached_chunk **out,
+                    struct err *e) MUST_USE;
+void chunk_cache_put(struct chunk_cache *c, struct cached_chunk *chunk);
+const uint8_t *cached_chunk_bytes(const struct cached_chunk *chunk, size_t *len);
+
+/* ---- NBD --------------------------------------------------------------------------------- */
+
+/* Sizes that bound what a client can make the server hold. */
+enum {
+    NBD_PAYLOAD_MAX = 32 << 20, /* bytes of one request; proto.md, "Size constraints" */
+    NBD_OPTION_MAX = 64 << 10,  /* bytes of one option of the handshake */
+    NBD_OPTIONS_MAX = 256,      /* options of one handshake */
+    NBD_CONNECTIONS_MAX = 16,
+    NBD_WORKERS = 4, /* requests of one connection that are handled at once */
+    NBD_INPUT_BUFFER = 4096,
+};
+
+enum { NBD_CONTEXT_ALLOCATION = 1 }; /* our id of the metadata context base:allocation */
+
+struct nbd_connection {
+    struct bdev *device; /* borrowed */
+    int fd;
+
+    /* Agreed in the handshake, fixed afterwards. */
+    bool structured; /* structured replies */
+    bool allocation; /* metadata context base:allocation */
+
+    /* Lock order: a thread holds one of these two at a time. */
+    pthread_mutex_t input_lock;  /* whoever reads the next request: `input*` */
+    pthread_mutex_t output_lock; /* whoever sends a reply */
+    uint8_t input[NBD_INPUT_BUFFER];
+    size_t input_at, input_end;
+
+    atomic_bool closing; /* no further request is read */
+};
+
+/* Fixed newstyle handshake; 0 when the connection is in the transmission phase, -1 when it is to be
+ * closed (a client may simply go: that is no error). */
+int nbd_handshake(struct nbd_connection *c) MUST_USE;
+
+/* Serves requests until the client is done or misbehaves, on NBD_WORKERS threads, all joined. */
+void nbd_serve(struct nbd_connection *c);
+
+/* Transmission flags of the export (proto.md, "Transmission flags"). */
+uint16_t nbd_transmission_flags(const struct nbd_connection *c);
+
+/* Exactly `len` bytes from the client, by way of the input buffer; -1 when it is gone. */
+int nbd_receive(struct nbd_connection *c, void *data, size_t len) MUST_USE;
+/* All of `head`, then all of `data`; -1 when the client is gone. */
+int nbd_send(struct nbd_connection *c, const void *head, size_t head_len, const void *data,
+             size_t len) MUST_USE;
+
+/* Integers of the protocol: network byte order (proto.md, "Conventions"). */
+static inline uint8_t *nbd_put16(uint8_t *at, uint16_t value)
+{
+    at[0] = (uint8_t)(value >> 8);
+    at[1] = (uint8_t)value;
+    return at + 2;
+}
+
+static inline uint8_t *nbd_put32(uint8_t *at, uint32_t value)
+{
+    return nbd_put16(nbd_put16(at, (uint16_t)(value >> 16)), (uint16_t)value);
+}
+
+static inline uint8_t *nbd_put64(uint8_t *at, uint64_t value)
+{
+    return nbd_put32(nbd_put32(at, (uint32_t)(value >> 32)), (uint32_t)value);
+}
+
+static inline uint16_t nbd_get16(const uint8_t *at)
+{
+    return (uint16_t)(at[0] << 8 | at[1]);
+}
+
+static inline uint32_t nbd_get32(const uint8_t *at)
+{
+    return (uint32_t)nbd_get16(at) << 16 | nbd_get16(at + 2);
+}
+
+static inline uint64_t nbd_get64(const uint8_t *at)
+{
+    return (uint64_t)nbd_get32(at) << 32 | nbd_get32(at + 4);
+}
 
 #endif
