@@ -66,9 +66,9 @@ static void test_resume(void **state UNUSED)
         unsigned ranged;
         bool all_again; /* the first part came twice */
     } cases[] = {
-        {FAKE_CLOSE, HONEST, 2, 1, false},        {FAKE_RESET, HONEST, 2, 1, false},
-        {FAKE_STALL, HONEST, 2, 1, false},        {FAKE_CLOSE, IGNORES_RANGE, 2, 1, true},
-        {FAKE_CLOSE, OTHER_TOTAL, 3, 1, true},    {FAKE_CLOSE, REFUSES_RANGE, 3, 1, true},
+        {FAKE_CLOSE, HONEST, 2, 1, false},     {FAKE_RESET, HONEST, 2, 1, false},
+        {FAKE_STALL, HONEST, 2, 1, false},     {FAKE_CLOSE, IGNORES_RANGE, 2, 1, true},
+        {FAKE_CLOSE, OTHER_TOTAL, 3, 1, true}, {FAKE_CLOSE, REFUSES_RANGE, 3, 1, true},
     };
 
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
@@ -149,8 +149,7 @@ static void test_existing_part(void **state UNUSED)
 
         world_start(&w, plain_handler, &s, NULL);
         size_t len = cases[i].len < BLOB_SIZE ? cases[i].len : BLOB_SIZE;
-        assert_int_equal(
-            file_pwrite_full(w.fd, cases[i].right ? w.bytes : w.wrong, len, 0, &e), 0);
+        assert_int_equal(file_pwrite_full(w.fd, cases[i].right ? w.bytes : w.wrong, len, 0, &e), 0);
         assert_int_equal(ftruncate(w.fd, (off_t)cases[i].len), 0);
         if (world_pull(&w, &e) < 0)
             fail_msg("case %zu: %s", i, e.text);
@@ -293,12 +292,21 @@ static void test_statuses(void **state UNUSED)
     } cases[] = {
         {{.status = 404}, -ERR_NOTFOUND, 1, "/team/app:v1: not found in the registry", "tag"},
         {{.status = 403, .body = "{\"errors\":[{\"code\":\"DENIED\",\"message\":\"hunter2\"}]}"},
-         -ERR_DENIED, 1, "(DENIED)", "docker login 127.0.0.1"},
+         -ERR_DENIED,
+         1,
+         "(DENIED)",
+         "docker login 127.0.0.1"},
         {{.status = 401}, -ERR_DENIED, 1, "denied", "docker login 127.0.0.1"},
-        {{.status = 401, .headers = "WWW-Authenticate: Negotiate"}, -ERR_UNSUPPORTED, 1,
-         "Basic and Bearer", NULL},
-        {{.status = 401, .headers = "WWW-Authenticate: Basic realm=\"x\""}, -ERR_DENIED, 1,
-         "denied", "docker login"},
+        {{.status = 401, .headers = "WWW-Authenticate: Negotiate"},
+         -ERR_UNSUPPORTED,
+         1,
+         "Basic and Bearer",
+         NULL},
+        {{.status = 401, .headers = "WWW-Authenticate: Basic realm=\"x\""},
+         -ERR_DENIED,
+         1,
+         "denied",
+         "docker login"},
         {{.status = 400}, -ERR_UNSUPPORTED, 1, "status 400", NULL},
         {{.status = 304}, -ERR_UNSUPPORTED, 1, "status 304", NULL},
         {{.status = 500}, -ERR_NET, TRIES, "status 500", "fault of its own"},
@@ -440,8 +448,7 @@ struct redirect {
     size_t range;
 };
 
-static void storage_handler(void *ctx, const struct fake_request *request,
-                            struct fake_reply *reply)
+static void storage_handler(void *ctx, const struct fake_request *request, struct fake_reply *reply)
 {
     struct redirect *s = ctx;
     char value[256];
@@ -605,9 +612,8 @@ static void *cancel_when_arrived(void *ctx)
 static void test_cancel(void **state UNUSED)
 {
     struct world w;
-    struct stalled s = {.world = &w,
-                        .lock = PTHREAD_MUTEX_INITIALIZER,
-                        .arrived = PTHREAD_COND_INITIALIZER};
+    struct stalled s = {
+        .world = &w, .lock = PTHREAD_MUTEX_INITIALIZER, .arrived = PTHREAD_COND_INITIALIZER};
     struct registry_options options = {.config_path = "/nonexistent", .cancel = &w.cancel};
     struct err e = ERR_INIT;
     pthread_t thread;
@@ -626,9 +632,8 @@ static void test_cancel(void **state UNUSED)
 static void test_stall(void **state UNUSED)
 {
     struct world w;
-    struct stalled s = {.world = &w,
-                        .lock = PTHREAD_MUTEX_INITIALIZER,
-                        .arrived = PTHREAD_COND_INITIALIZER};
+    struct stalled s = {
+        .world = &w, .lock = PTHREAD_MUTEX_INITIALIZER, .arrived = PTHREAD_COND_INITIALIZER};
     struct err e = ERR_INIT;
 
     world_start(&w, stall_handler, &s, NULL);

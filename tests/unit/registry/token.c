@@ -259,7 +259,7 @@ static void test_login(void **state UNUSED)
 
 struct limits {
     struct world *world;
-    unsigned free; /* requests that pass at first */
+    unsigned free;    /* requests that pass at first */
     unsigned limited; /* 429s after that */
     const char *retry_after;
     unsigned requests;
@@ -329,8 +329,7 @@ static void test_other_host(void **state UNUSED)
     assert_int_equal(world_pull(&w, &e), -ERR_LIMIT);
     assert_int_equal(world_pull(&w, &e), -ERR_LIMIT); /* without a request */
     assert_int_equal(s.requests, 1);
-    assert_int_equal(
-        registry_blob(w.client, &other.ref, &other.blob, other.fd, NULL, NULL, &e), 0);
+    assert_int_equal(registry_blob(w.client, &other.ref, &other.blob, other.fd, NULL, NULL, &e), 0);
     world_check_file(&other);
     world_stop(&other);
     world_stop(&w);
@@ -389,11 +388,16 @@ static void test_herd(void **state UNUSED)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reply_shapes),  cmocka_unit_test(test_token_dies),
-        cmocka_unit_test(test_token_renewed), cmocka_unit_test(test_denied),
-        cmocka_unit_test(test_token_server_limits), cmocka_unit_test(test_login),
-        cmocka_unit_test(test_rate_limit),    cmocka_unit_test(test_other_host),
-        cmocka_unit_test(test_gate),          cmocka_unit_test(test_herd),
+        cmocka_unit_test(test_reply_shapes),
+        cmocka_unit_test(test_token_dies),
+        cmocka_unit_test(test_token_renewed),
+        cmocka_unit_test(test_denied),
+        cmocka_unit_test(test_token_server_limits),
+        cmocka_unit_test(test_login),
+        cmocka_unit_test(test_rate_limit),
+        cmocka_unit_test(test_other_host),
+        cmocka_unit_test(test_gate),
+        cmocka_unit_test(test_herd),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -39,10 +39,8 @@ struct world {
 static inline void world_start(struct world *w, fake_handler *handler, void *ctx,
                                const char *config_path)
 {
-    static const struct registry_tuning quick = {.retry_wait_ms = 1,
-                                                 .gate_wait_ms = 5,
-                                                 .gate_max_wait_ms = 2000,
-                                                 .helper_timeout_ms = 1000};
+    static const struct registry_tuning quick = {
+        .retry_wait_ms = 1, .gate_wait_ms = 5, .gate_max_wait_ms = 2000, .helper_timeout_ms = 1000};
     struct err e = ERR_INIT;
 
     *w = (struct world){.fd = -1};
