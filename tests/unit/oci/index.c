@@ -94,8 +94,8 @@ static void bytes_are_those_of_the_document(void **state)
     /* The example of docs/formats/layer-index.md. */
     static const uint8_t want[] = {
         't', 'b', '2', 'l', 'a',  'y',  'e',  'r', 1,    0,    0,    0,    3,                /* */
-        1,   0,   1,   'a', 0xed, 0x03, 0,    0,   0x80, 0xe2, 0xcf, 0xd5, 0x0c, 0,    0,    /* */
-        0,   1,   2,   '/', 'f',  0xa4, 0x03, 0,   0,    0x80, 0xe2, 0xcf, 0xd5, 0x0c, 0, 0, /* */
+        1,   0,   1,   'a', 0xed, 0x03, 0,    0,   0x80, 0xc4, 0x9f, 0xd5, 0x0c, 0,    0,    /* */
+        0,   1,   2,   '/', 'f',  0xa4, 0x03, 0,   0,    0x80, 0xc4, 0x9f, 0xd5, 0x0c, 0, 0, /* */
         2,   1,   0,   2,   0,                                                               /* */
         7,   2,   1,   'x',
     };

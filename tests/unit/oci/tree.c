@@ -440,14 +440,14 @@ static void case_001_order_does_not_show(void **state)
 
 /* ---- Size ---- */
 
-static char *many_files(size_t directories, size_t files, const char *content)
+static char *many_files(size_t directories, size_t files)
 {
     struct err e = ERR_INIT;
     struct buf text;
     buf_init(&text, (size_t)64 << 20);
     for (size_t d = 0; d < directories; d++)
         for (size_t f = 0; f < files; f++)
-            assert_int_equal(buf_printf(&text, &e, "F usr/lib/d%zu/%zu %s\n", d, f, content), 0);
+            assert_int_equal(buf_printf(&text, &e, "F usr/lib/d%zu/%zu\n", d, f), 0);
     return buf_take(&text);
 }
 
@@ -456,7 +456,7 @@ static void many_names_in_one_directory(void **state)
     (void)state;
     struct err e = ERR_INIT;
     struct test_layer layers[2];
-    char *text = many_files(1, 100000, "x");
+    char *text = many_files(1, 100000);
     assert_int_equal(test_layer_read_text(&layers[0], text, &e), 0);
     assert_int_equal(test_layer_read_text(&layers[1], text, &e), 0);
     free(text);
@@ -498,7 +498,7 @@ static void path_through_links_has_a_limit(void **state)
     add_components(&text, 12);
     const char *layers[MAX_LAYERS] = {buf_text(&text)};
     assert_int_equal(merge_texts(layers, &got, &e), -ERR_LIMIT);
-    assert_non_null(strstr(e.text, "its path in the image has 4141 bytes"));
+    assert_non_null(strstr(e.text, "its path in the image has 4140 bytes"));
     buf_fini(&got);
     buf_fini(&text);
 }
