@@ -67,15 +67,13 @@ static void piece_free(struct piece *p)
 DEFINE_AUTO(piece, piece_free)
 #define AUTO_PIECE CLEANUP(piece_free_auto_)
 
-static int piece_new(struct piece **out, struct err *e)
+/* NULL when memory is short. */
+static struct piece *piece_new(void)
 {
     AUTO_PIECE struct piece *p = mem_zalloc(sizeof(*p));
     if (p)
         p->data = mem_zalloc(CHUNK_SIZE_MAX);
-    if (!p || !p->data)
-        return err_nomem(e, "piece of a file");
-    *out = MOVE(p);
-    return 0;
+    return p && p->data ? MOVE(p) : NULL;
 }
 
 static int piece_work(void *ctx, void *item, struct err *e)
@@ -155,10 +153,9 @@ static int put_pieces(struct pool *pool, int fd, uint64_t size, struct err *e)
     uint64_t off = 0;
     int rc = next_piece(fd, off, size, &off, e);
     while (rc == 0 && off < size) {
-        AUTO_PIECE struct piece *p = NULL;
-        rc = piece_new(&p, e);
-        if (rc < 0)
-            return rc;
+        AUTO_PIECE struct piece *p = piece_new();
+        if (!p)
+            return err_nomem(e, "piece of a file");
         uint64_t left = size - off;
         size_t len = left < CHUNK_SIZE_MAX ? (size_t)left : CHUNK_SIZE_MAX;
         p->off = off;
