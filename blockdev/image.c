@@ -195,6 +195,20 @@ int store_put_file(struct store *s, int fd, size_t workers, struct block_map **o
     return 0;
 }
 
+/* Writes blocks to a fresh file, leaving holes for those of zeros. */
+static int write_sparse(int fd, const uint8_t *data, size_t len, uint64_t off, struct err *e)
+{
+    int rc = 0;
+    for (size_t at = 0, end; rc == 0 && at < len; at = end) {
+        bool zero = piece_is_zero(data + at, BLOCK_SIZE);
+        for (end = at + BLOCK_SIZE; end < len && piece_is_zero(data + end, BLOCK_SIZE) == zero;)
+            end += BLOCK_SIZE;
+        if (!zero)
+            rc = file_pwrite_full(fd, data + at, end - at, off + at, e);
+    }
+    return rc;
+}
+
 int store_export_map(struct store *s, const struct block_map *m, int fd, const struct cancel *c,
                      struct err *e)
 {
@@ -218,7 +232,7 @@ int store_export_map(struct store *s, const struct block_map *m, int fd, const s
             return err_set(e, ERR_CORRUPT, "chunk %s: shorter than the block map says",
                            digest_print(held, text));
         }
-        rc = file_pwrite_full(fd, data + x->chunk_off, x->size, x->off, e);
+        rc = write_sparse(fd, data + x->chunk_off, x->size, x->off, e);
         if (rc < 0)
             return rc;
     }
