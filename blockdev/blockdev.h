@@ -215,9 +215,21 @@ struct ext4_options {
 #define EXT4_DATA_START ((uint64_t)1 << 30)
 
 /*
+ * Where the first region of a disk goes: EXT4_DATA_START if the metadata fits before it, else the
+ * next power of two before which it does. `data_size` is the size of all regions together,
+ * `name_count` the number of nodes.
+ */
+uint64_t ext4_data_start(uint64_t data_size, uint64_t name_count, uint64_t free_size);
+
+/*
  * Writes the metadata of an ext4 file system whose files' data lies where the extents say, stores
  * its non-zero blocks as chunks, and returns a map of these alone (the caller adds the data). The
  * virtual size of *out is the size of the disk. Depends on nodes and options alone.
+ *
+ * What ext4 cannot hold is ERR_UNSUPPORTED and names the path: more than 65000 names of one file,
+ * attributes that do not fit the inode and one block, unknown attribute name spaces, link targets of
+ * a block or more, files of 16 TiB. Nodes that contradict one another (parents that are no directories, names
+ * that are none, data that two files claim) are ERR_CORRUPT.
  */
 int ext4_write(struct block_map **out, struct store *s, const struct ext4_nodes *nodes,
                const struct ext4_options *options, struct err *e) MUST_USE;
