@@ -275,7 +275,8 @@ static size_t on_header(char *data, size_t size, size_t count, void *ctx)
         return 0;
     }
     const char *method = t->request->method;
-    t->following = is_redirect(t->response.status) && t->response.location &&
+    t->following = !t->request->no_redirects && is_redirect(t->response.status) &&
+                   t->response.location &&
                    (strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0);
     return len;
 }
