@@ -23,6 +23,7 @@
 
 enum {
     SILENCE_MS = 10000,
+    AGENT_MS = 30000,
     PROBE_MS = 90000,
     POLL_MS = 50,
     PROBE_MEMORY_MB = 256,
