@@ -8,6 +8,8 @@
 #ifndef TB2_BLOCKDEV_BLOCKDEV_H
 #define TB2_BLOCKDEV_BLOCKDEV_H
 
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -213,9 +215,21 @@ struct ext4_options {
 #define EXT4_DATA_START ((uint64_t)1 << 30)
 
 /*
+ * Where the first region of a disk goes: EXT4_DATA_START if the metadata fits before it, else the
+ * next power of two before which it does. `data_size` is the size of all regions together,
+ * `name_count` the number of nodes.
+ */
+uint64_t ext4_data_start(uint64_t data_size, uint64_t name_count, uint64_t free_size);
+
+/*
  * Writes the metadata of an ext4 file system whose files' data lies where the extents say, stores
  * its non-zero blocks as chunks, and returns a map of these alone (the caller adds the data). The
  * virtual size of *out is the size of the disk. Depends on nodes and options alone.
+ *
+ * What ext4 cannot hold is ERR_UNSUPPORTED and names the path: more than 65000 names of one file,
+ * attributes that do not fit the inode and one block, unknown attribute name spaces, link targets of
+ * a block or more, files of 16 TiB. Nodes that contradict one another (parents that are no directories, names
+ * that are none, data that two files claim) are ERR_CORRUPT.
  */
 int ext4_write(struct block_map **out, struct store *s, const struct ext4_nodes *nodes,
                const struct ext4_options *options, struct err *e) MUST_USE;
@@ -225,36 +239,75 @@ int ext4_write(struct block_map **out, struct store *s, const struct ext4_nodes 
 /*
  * One contract for everything that behaves as a disk. Callbacks return 0 or -errno (no text: the
  * request path reports by number, counts, and logs the first of each kind). All must be callable
- * from several threads at once. Offsets and lengths need no alignment; ranges are checked by the front door (bdev_*).
+ * from several threads at once. Offsets and lengths need no alignment; ranges are checked by the
+ * front door (bdev_*), so a callback never sees one that is empty or passes the end.
  */
 struct bdev;
+
+/* What a range is known to hold. BDEV_DATA promises nothing. */
+enum bdev_content { BDEV_DATA, BDEV_ZEROS };
+
 struct bdev_ops {
     int (*read)(struct bdev *d, void *data, size_t len, uint64_t off);        /* required */
     int (*write)(struct bdev *d, const void *data, size_t len, uint64_t off); /* NULL: read-only */
     int (*flush)(struct bdev *d);                                             /* optional */
-    int (*discard)(struct bdev *d, uint64_t len, uint64_t off);               /* optional */
-    void (*close)(struct bdev *d);                                            /* required */
+    /* Optional; afterwards the range reads as zeros. Without it zeros are written. */
+    int (*discard)(struct bdev *d, uint64_t len, uint64_t off);
+    /* Optional: content of the first *run bytes of the range (1 to `len`), without reading them.
+     * Without it everything is BDEV_DATA. */
+    enum bdev_content (*content)(struct bdev *d, uint64_t len, uint64_t off, uint64_t *run);
+    void (*close)(struct bdev *d); /* required */
 };
+
+struct bdev_stats {
+    uint64_t reads, writes, flushes, discards; /* requests, failed ones included */
+    uint64_t bytes_read, bytes_written;        /* of requests that succeeded */
+    uint64_t errors;                           /* requests that failed */
+};
+
 struct bdev {
     const struct bdev_ops *ops;
     uint64_t size;
+    bool nested; /* owned by another device, which reports its errors: counted here, not logged */
+    /* Kept by the front door; start as zeros. */
+    atomic_uint_fast64_t reads, writes, flushes, discards, bytes_read, bytes_written, errors;
+    atomic_uint_fast32_t errors_logged; /* a bit per kind */
 };
 
-/* Front door: range checks (-EINVAL past the end), -EROFS without write. */
+/* Front door: range checks (-EINVAL past the end), -EROFS without write. An empty range is success. */
 int bdev_read(struct bdev *d, void *data, size_t len, uint64_t off) MUST_USE;
 int bdev_write(struct bdev *d, const void *data, size_t len, uint64_t off) MUST_USE;
 int bdev_flush(struct bdev *d) MUST_USE;
+/* The range reads as zeros afterwards; its space is given back where the device can. */
 int bdev_discard(struct bdev *d, uint64_t len, uint64_t off) MUST_USE;
+/* The range must not be empty nor pass the end. */
+enum bdev_content bdev_content(struct bdev *d, uint64_t len, uint64_t off, uint64_t *run);
+struct bdev_stats bdev_stats(const struct bdev *d);
 void bdev_close(struct bdev *d); /* NULL is fine */
+DEFINE_AUTO(bdev, bdev_close)
+#define AUTO_BDEV CLEANUP(bdev_close_auto_)
 
 /*
- * Cache of plain chunks shared by devices: bounded number of bytes in memory, one load per chunk
- * however many readers want it. Thread-safe.
+ * Cache of plain chunks shared by devices: one load per chunk however many readers want it; at most
+ * `capacity` bytes in memory, beside the chunks being copied out at this moment (one per reader).
+ * Thread-safe. The store is borrowed for the cache's life; free it after the devices.
  */
 struct chunk_cache;
+
+struct chunk_cache_stats {
+    uint64_t hits;     /* a chunk was there, or already on its way */
+    uint64_t loads;    /* a chunk was asked of the store */
+    uint64_t failures; /* of these, refused or unreadable */
+    uint64_t evictions;
+    uint64_t bytes; /* held now */
+};
+
 int chunk_cache_new(struct chunk_cache **out, struct store *s, uint64_t capacity,
                     struct err *e) MUST_USE;
 void chunk_cache_free(struct chunk_cache *c);
+DEFINE_AUTO(chunk_cache, chunk_cache_free)
+#define AUTO_CHUNK_CACHE CLEANUP(chunk_cache_free_auto_)
+struct chunk_cache_stats chunk_cache_stats(struct chunk_cache *c);
 
 /* Read-only device over a block map (borrowed, with the cache, for the device's life). A chunk that
  * cannot be verified is -EIO, logged by name. */
@@ -262,13 +315,17 @@ int bdev_open_map(struct bdev **out, const struct block_map *m, struct chunk_cac
                   struct err *e) MUST_USE;
 
 /*
- * Copy-on-write device over `lower` (taken over): writes and discards go to a sparse file in
- * `tmp_dir` and a bitmap of blocks, at most `size_limit` bytes (0: no limit; beyond it -ENOSPC).
+ * Copy-on-write device over `lower` (taken over, also on failure; its size must be a multiple of
+ * BLOCK_SIZE): writes and discards go to a nameless sparse file in `tmp_dir` and a bitmap of
+ * blocks, at most `size_limit` bytes (0: no limit; beyond it -ENOSPC). The upper is gone with the
+ * device; only bdev_cow_seal keeps what it holds.
  */
 int bdev_open_cow(struct bdev **out, struct bdev *lower, int tmp_dir, uint64_t size_limit,
                   struct err *e) MUST_USE;
-/* Stores what the upper holds as chunks; *upper has the written blocks, *zeros the discarded or all-zero ones
- * (feed both to block_map_overlay). The device must be quiet. */
+/* Stores what the upper changed as chunks, cut at multiples of CHUNK_SIZE_MAX on the disk; *upper
+ * has the written blocks, *zeros the discarded or all-zero ones (feed both to block_map_overlay).
+ * A block that was written with what lower holds is no change. The result depends on the contents
+ * alone. The device must be quiet; it can be used on. `cow` must come from bdev_open_cow. */
 int bdev_cow_seal(struct bdev *cow, struct store *s, struct block_map **upper,
                   struct block_map **zeros, struct err *e) MUST_USE;
 
@@ -283,7 +340,9 @@ int store_export_map(struct store *s, const struct block_map *m, int fd, const s
 
 /*
  * Serves one device on a unix socket (NBD protocol, doc/proto.md of the NBD project, fixed
- * newstyle) from threads of its own, until stopped. Any number of connections.
+ * newstyle) from threads of its own, until stopped. The export's name is empty. Several
+ * connections at once, several requests at once on each. Only this user may connect. ERR_LIMIT if
+ * the path is too long for a socket address.
  */
 struct nbd_server;
 int nbd_server_start(struct nbd_server **out, struct bdev *d, const char *socket_path,

@@ -1,2 +1,259 @@
 /* SPDX-License-Identifier: MIT */
-#include "blockdev/blockdev.h"
+/*
+ * Chunk files: one zstd frame each (docs/formats/store.md), at chunks/ab/<hex of the plain bytes>.
+ *
+ * The frame carries its content size, so a reader knows before it decompresses whether the result
+ * fits; the level is fixed and compression single-threaded, so equal bytes give equal files. A chunk
+ * is not synced when it is written (docs/decisions/0001-chunk-durability.md): it is verified
+ * whenever it is read, and everything that names chunks syncs them before it appears.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zstd.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "blockdev/internal.h"
+
+enum {
+    CHUNK_LEVEL = 3,
+    CHUNK_FILE_MAX = ZSTD_COMPRESSBOUND(CHUNK_SIZE_MAX),
+    CHUNK_PATH_MAX = 10 + DIGEST_TEXT_MAX, /* "chunks/ab/" + hex + NUL */
+};
+
+struct chunk_codec {
+    ZSTD_CCtx *compressor;
+    ZSTD_DCtx *decompressor;
+    uint8_t *bytes; /* a chunk file's */
+};
+
+void chunk_codec_free(struct chunk_codec *c)
+{
+    if (!c)
+        return;
+    ZSTD_freeCCtx(c->compressor);
+    ZSTD_freeDCtx(c->decompressor);
+    free(c->bytes);
+    free(c);
+}
+DEFINE_AUTO(chunk_codec, chunk_codec_free)
+
+int chunk_codec_new(struct chunk_codec **out, struct err *e)
+{
+    struct chunk_codec *c CLEANUP(chunk_codec_free_auto_) = mem_zalloc(sizeof(*c));
+    if (!c)
+        return err_nomem(e, "chunk codec");
+    c->compressor = ZSTD_createCCtx();
+    c->decompressor = ZSTD_createDCtx();
+    c->bytes = mem_zalloc(CHUNK_FILE_MAX);
+    if (!c->compressor || !c->decompressor || !c->bytes)
+        return err_nomem(e, "chunk codec");
+    *out = MOVE(c);
+    return 0;
+}
+
+int chunk_encode(struct chunk_codec *c, const void *data, size_t len, const void **out,
+                 size_t *out_len, struct err *e)
+{
+    size_t got = ZSTD_compressCCtx(c->compressor, c->bytes, CHUNK_FILE_MAX, data, len, CHUNK_LEVEL);
+    if (ZSTD_isError(got))
+        return err_set(e, ERR_NOMEM, "compressing a chunk: %s", ZSTD_getErrorName(got));
+    *out = c->bytes;
+    *out_len = got;
+    return 0;
+}
+
+int chunk_decode_file(struct chunk_codec *c, int fd, void *data, size_t *len, struct err *e)
+{
+    struct stat st;
+    if (fstat(fd, &st) < 0)
+        return err_sys(e, "reading its size");
+    if (!S_ISREG(st.st_mode) || st.st_size <= 0 || st.st_size > CHUNK_FILE_MAX)
+        return err_set(e, ERR_CORRUPT, "not a file of a chunk's size");
+    size_t stored = (size_t)st.st_size;
+    if (file_pread_full(fd, c->bytes, stored, 0, e) < 0)
+        return err_in(e, "reading");
+    unsigned long long size = ZSTD_getFrameContentSize(c->bytes, stored);
+    if (size == ZSTD_CONTENTSIZE_UNKNOWN || size == ZSTD_CONTENTSIZE_ERROR || size == 0 ||
+        size > CHUNK_SIZE_MAX || size % BLOCK_SIZE != 0)
+        return err_set(e, ERR_CORRUPT, "not a chunk");
+    size_t got = ZSTD_decompressDCtx(c->decompressor, data, CHUNK_SIZE_MAX, c->bytes, stored);
+    if (ZSTD_isError(got) || got != size)
+        return err_set(e, ERR_CORRUPT, "damaged: %s",
+                       ZSTD_isError(got) ? ZSTD_getErrorName(got) : "wrong size");
+    *len = got;
+    return 0;
+}
+
+static const char *chunk_path(const struct digest *d, char path[CHUNK_PATH_MAX])
+{
+    char hex[DIGEST_TEXT_MAX];
+    digest_hex(d, hex);
+    snprintf(path, CHUNK_PATH_MAX, "chunks/%.2s/%s", hex, hex);
+    return path;
+}
+
+/* A file of no bytes is what some file systems leave after a power cut: not there. */
+static bool chunk_stat(struct store *s, const struct digest *d, struct stat *st)
+{
+    char path[CHUNK_PATH_MAX];
+    return d->algorithm == DIGEST_SHA256 &&
+           fstatat(store_dir(s), chunk_path(d, path), st, AT_SYMLINK_NOFOLLOW) == 0 &&
+           S_ISREG(st->st_mode) && st->st_size > 0;
+}
+
+bool store_has_chunk(struct store *s, const struct digest *d)
+{
+    struct stat st;
+    return chunk_stat(s, d, &st);
+}
+
+int store_chunk_stored_size(struct store *s, const struct digest *d, uint64_t *out, struct err *e)
+{
+    struct stat st;
+    char text[DIGEST_TEXT_MAX];
+    if (!chunk_stat(s, d, &st))
+        return err_set(e, ERR_NOTFOUND, "chunk %s: not in the store", digest_print(d, text));
+    *out = (uint64_t)st.st_size;
+    return 0;
+}
+
+static int chunk_write(struct store *s, struct chunk_codec *c, const void *data, size_t len,
+                       const struct digest *d, struct err *e)
+{
+    const void *bytes;
+    size_t bytes_len;
+    if (chunk_encode(c, data, len, &bytes, &bytes_len, e) < 0)
+        return -(int)e->class;
+    AUTO_FILE_TMP struct file_tmp t = {.fd = -1};
+    if (file_tmp_open(&t, store_tmp_dir(s), e) < 0)
+        return -(int)e->class;
+    if (file_write_full(t.fd, bytes, bytes_len, e) < 0)
+        return -(int)e->class;
+    char path[CHUNK_PATH_MAX];
+    if (file_tmp_commit(&t, store_dir(s), chunk_path(d, path), false, e) < 0)
+        return -(int)e->class;
+    store_count_chunk(s, bytes_len);
+    return 0;
+}
+
+int store_put_chunk(struct store *s, const void *data, size_t len, struct digest *out,
+                    struct err *e)
+{
+    if (len == 0 || len > CHUNK_SIZE_MAX || len % BLOCK_SIZE != 0)
+        return err_set(e, ERR_INPUT, "a chunk of %zu bytes cannot be stored", len);
+    struct digest d;
+    digest_bytes(&d, data, len);
+    if (store_has_chunk(s, &d)) {
+        store_count_chunk(s, 0);
+        *out = d;
+        return 0;
+    }
+    struct chunk_codec *c;
+    if (store_take_codec(s, &c, e) < 0)
+        return -(int)e->class;
+    int result = chunk_write(s, c, data, len, &d, e);
+    store_give_codec(s, c);
+    if (result < 0) {
+        char text[DIGEST_TEXT_MAX];
+        return err_in(e, "chunk %s", digest_print(&d, text));
+    }
+    *out = d;
+    return 0;
+}
+
+static int chunk_read(struct store *s, struct chunk_codec *c, const struct digest *d, void *data,
+                      size_t *len, struct err *e)
+{
+    char path[CHUNK_PATH_MAX];
+    AUTO_FD int fd = -1;
+    if (d->algorithm != DIGEST_SHA256)
+        return err_set(e, ERR_NOTFOUND, "not in the store");
+    if (file_open(&fd, store_dir(s), chunk_path(d, path), O_RDONLY | O_NOFOLLOW, 0, e) < 0)
+        return e->class == ERR_NOTFOUND ? err_set(e, ERR_NOTFOUND, "not in the store")
+                                        : -(int)e->class;
+    if (chunk_decode_file(c, fd, data, len, e) < 0)
+        return -(int)e->class;
+    struct digest got;
+    digest_bytes(&got, data, *len);
+    if (!digest_equal(&got, d)) {
+        char text[DIGEST_TEXT_MAX];
+        return err_set(e, ERR_DIGEST, "its bytes hash to %s", digest_print(&got, text));
+    }
+    return 0;
+}
+
+int store_get_chunk(struct store *s, const struct digest *d, void *data, size_t *len, struct err *e)
+{
+    struct chunk_codec *c;
+    if (store_take_codec(s, &c, e) < 0)
+        return -(int)e->class;
+    size_t got = 0;
+    int result = chunk_read(s, c, d, data, &got, e);
+    store_give_codec(s, c);
+    if (result < 0) {
+        char text[DIGEST_TEXT_MAX];
+        return err_in(e, "chunk %s", digest_print(d, text));
+    }
+    *len = got;
+    return 0;
+}
+
+static int recheck_directory(struct store *s, int dir, int64_t since, uint8_t *data, struct err *e)
+{
+    int copy = fcntl(dir, F_DUPFD_CLOEXEC, 0);
+    DIR *list = copy < 0 ? NULL : fdopendir(copy);
+    if (!list) {
+        file_close(&copy);
+        return err_sys(e, "reading the chunks");
+    }
+    const struct dirent *entry;
+    int result = 0;
+    while (result == 0 && (entry = readdir(list))) {
+        struct stat st;
+        if (entry->d_name[0] == '.' || fstatat(dir, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
+            st.st_mtime < since)
+            continue;
+        char text[16 + NAME_MAX];
+        snprintf(text, sizeof(text), "sha256:%s", entry->d_name);
+        struct digest d;
+        size_t len;
+        err_clear(e);
+        if (digest_parse(&d, text, e) == 0 && store_get_chunk(s, &d, data, &len, e) == 0)
+            continue;
+        if (e->class != ERR_CORRUPT && e->class != ERR_DIGEST) {
+            result = -(int)e->class;
+            break;
+        }
+        log_event(LOG_WARN, "blockdev", "removed after a power cut: %s", e->text);
+        result = file_remove_tree(dir, entry->d_name, e);
+    }
+    closedir(list);
+    return result;
+}
+
+int store_recheck_chunks(struct store *s, int64_t since, struct err *e)
+{
+    AUTO_FREE uint8_t *data = mem_zalloc(CHUNK_SIZE_MAX);
+    if (!data)
+        return err_nomem(e, "chunk");
+    for (unsigned prefix = 0; prefix < 256; prefix++) {
+        char path[sizeof("chunks/ab")];
+        snprintf(path, sizeof(path), "chunks/%02x", prefix);
+        AUTO_FD int dir = -1;
+        if (file_open(&dir, store_dir(s), path, O_RDONLY | O_DIRECTORY, 0, e) < 0) {
+            if (e->class == ERR_NOTFOUND)
+                continue;
+            return -(int)e->class;
+        }
+        if (recheck_directory(s, dir, since, data, e) < 0)
+            return -(int)e->class;
+    }
+    err_clear(e);
+    return 0;
+}

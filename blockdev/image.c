@@ -1,2 +1,229 @@
 /* SPDX-License-Identifier: MIT */
-#include "blockdev/blockdev.h"
+/*
+ * Whole files in and out of the store. A file is cut at multiples of CHUNK_SIZE_MAX; of each
+ * piece, the non-zero blocks are put together into one chunk, so that zeros take nothing, neither as
+ * chunks nor in a chunk.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/pool.h"
+#include "blockdev/internal.h"
+
+bool piece_is_zero(const uint8_t *data, size_t len)
+{
+    return len == 0 || (data[0] == 0 && memcmp(data, data + 1, len - 1) == 0);
+}
+
+/* Moves the non-zero blocks of data[0..len) to its front; *kept is their length. An extent for each
+ * run of them goes to `extents` (room for one a block), still without a chunk. */
+static size_t pack_blocks(uint64_t off, uint8_t *data, size_t len, struct map_extent *extents,
+                          size_t *kept)
+{
+    size_t count = 0, used = 0;
+    for (size_t at = 0; at < len; at += BLOCK_SIZE) {
+        if (piece_is_zero(data + at, BLOCK_SIZE))
+            continue;
+        struct map_extent *last = count > 0 ? &extents[count - 1] : NULL;
+        if (last && last->off + last->size == off + at)
+            last->size += BLOCK_SIZE;
+        else
+            extents[count++] = (struct map_extent){
+                .off = off + at, .size = BLOCK_SIZE, .chunk_off = (uint32_t)used};
+        if (used != at)
+            memcpy(data + used, data + at, BLOCK_SIZE);
+        used += BLOCK_SIZE;
+    }
+    *kept = used;
+    return count;
+}
+
+/* A piece on its way through the pool. */
+struct piece {
+    uint64_t off;
+    size_t len;
+    uint8_t *data;
+    struct map_extent extents[CHUNK_SIZE_MAX / BLOCK_SIZE];
+    size_t extent_count;
+};
+
+struct put {
+    struct store *store;
+    struct block_map *map;
+};
+
+static void piece_free(struct piece *p)
+{
+    if (!p)
+        return;
+    free(p->data);
+    free(p);
+}
+DEFINE_AUTO(piece, piece_free)
+#define AUTO_PIECE CLEANUP(piece_free_auto_)
+
+static int piece_new(struct piece **out, struct err *e)
+{
+    AUTO_PIECE struct piece *p = mem_zalloc(sizeof(*p));
+    if (p)
+        p->data = mem_zalloc(CHUNK_SIZE_MAX);
+    if (!p || !p->data)
+        return err_nomem(e, "piece of a file");
+    *out = MOVE(p);
+    return 0;
+}
+
+static int piece_work(void *ctx, void *item, struct err *e)
+{
+    const struct put *put = ctx;
+    struct piece *p = item;
+    size_t kept;
+    p->extent_count = pack_blocks(p->off, p->data, p->len, p->extents, &kept);
+    if (p->extent_count == 0)
+        return 0;
+    struct digest chunk;
+    int rc = store_put_chunk(put->store, p->data, kept, &chunk, e);
+    for (size_t i = 0; rc == 0 && i < p->extent_count; i++)
+        p->extents[i].chunk = chunk;
+    return rc;
+}
+
+static int piece_add(struct block_map *m, const struct piece *p, struct err *e)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < p->extent_count; i++)
+        rc = block_map_add(m, &p->extents[i], e);
+    return rc;
+}
+
+static int piece_done(void *ctx, void *item, struct err *e)
+{
+    const struct put *put = ctx;
+    AUTO_PIECE struct piece *p = item;
+    return piece_add(put->map, p, e);
+}
+
+static void piece_drop(void *ctx UNUSED, void *item)
+{
+    piece_free(item);
+}
+
+static const struct pool_ops piece_ops = {
+    .work = piece_work, .done = piece_done, .drop = piece_drop};
+
+int piece_put(struct store *s, struct block_map *m, uint64_t off, uint8_t *data, size_t len,
+              struct err *e)
+{
+    AUTO_FREE struct map_extent *extents = mem_array(len / BLOCK_SIZE, sizeof(*extents));
+    if (!extents)
+        return err_nomem(e, "piece of a file");
+    size_t kept;
+    size_t count = pack_blocks(off, data, len, extents, &kept);
+    if (count == 0)
+        return 0;
+    struct digest chunk;
+    int rc = store_put_chunk(s, data, kept, &chunk, e);
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        extents[i].chunk = chunk;
+        rc = block_map_add(m, &extents[i], e);
+    }
+    return rc;
+}
+
+/* Offset of the next piece at or after `off` that has data; `size` when there is none. */
+static int next_piece(int fd, uint64_t off, uint64_t size, uint64_t *out, struct err *e)
+{
+    off_t data = lseek(fd, (off_t)off, SEEK_DATA);
+    if (data < 0 && errno == ENXIO) {
+        *out = size;
+        return 0;
+    }
+    if (data < 0 && errno != EINVAL)
+        return err_sys(e, "looking for data at offset %llu", (unsigned long long)off);
+    uint64_t found = data < 0 ? off : (uint64_t)data; /* EINVAL: the file system cannot tell */
+    *out = found - found % CHUNK_SIZE_MAX;
+    return 0;
+}
+
+static int put_pieces(struct pool *pool, int fd, uint64_t size, struct err *e)
+{
+    uint64_t off = 0;
+    int rc = next_piece(fd, off, size, &off, e);
+    while (rc == 0 && off < size) {
+        AUTO_PIECE struct piece *p = NULL;
+        rc = piece_new(&p, e);
+        if (rc < 0)
+            return rc;
+        uint64_t left = size - off;
+        size_t len = left < CHUNK_SIZE_MAX ? (size_t)left : CHUNK_SIZE_MAX;
+        p->off = off;
+        p->len = (size_t)mem_round_up(len, BLOCK_SIZE);
+        rc = file_pread_full(fd, p->data, len, off, e);
+        if (rc == 0)
+            rc = pool_submit(pool, MOVE(p), e);
+        off += CHUNK_SIZE_MAX;
+        if (rc == 0 && off < size)
+            rc = next_piece(fd, off, size, &off, e);
+    }
+    return rc;
+}
+
+int store_put_file(struct store *s, int fd, size_t workers, struct block_map **out, struct err *e)
+{
+    struct stat st;
+    if (fstat(fd, &st) < 0)
+        return err_sys(e, "reading a file's size");
+    uint64_t size = (uint64_t)st.st_size;
+    AUTO_BLOCK_MAP struct block_map *m = NULL;
+    int rc = block_map_new(&m, mem_round_up(size, BLOCK_SIZE), e);
+    if (rc < 0)
+        return rc;
+    struct put put = {.store = s, .map = m};
+    AUTO_POOL struct pool *pool = NULL;
+    rc = pool_new(&pool, &piece_ops, &put, workers, e);
+    if (rc == 0)
+        rc = put_pieces(pool, fd, size, e);
+    if (rc == 0)
+        rc = pool_finish(pool, e);
+    if (rc == 0)
+        rc = block_map_finish(m, e);
+    if (rc < 0)
+        return rc;
+    *out = MOVE(m);
+    return 0;
+}
+
+int store_export_map(struct store *s, const struct block_map *m, int fd, const struct cancel *c,
+                     struct err *e)
+{
+    AUTO_FREE uint8_t *data = mem_zalloc(CHUNK_SIZE_MAX);
+    if (!data)
+        return err_nomem(e, "chunk");
+    if (ftruncate(fd, (off_t)block_map_virtual_size(m)) < 0)
+        return err_sys(e, "setting the size of the exported disk");
+    const struct digest *held = NULL;
+    size_t len = 0;
+    for (size_t i = 0; i < block_map_count(m); i++) {
+        const struct map_extent *x = block_map_extent(m, i);
+        int rc = cancel_check(c, e);
+        if (rc == 0 && (!held || !digest_equal(held, &x->chunk)))
+            rc = store_get_chunk(s, &x->chunk, data, &len, e);
+        if (rc < 0)
+            return rc;
+        held = &x->chunk;
+        if (x->chunk_off + (size_t)x->size > len) {
+            char text[DIGEST_TEXT_MAX];
+            return err_set(e, ERR_CORRUPT, "chunk %s: shorter than the block map says",
+                           digest_print(held, text));
+        }
+        rc = file_pwrite_full(fd, data + x->chunk_off, x->size, x->off, e);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}

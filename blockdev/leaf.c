@@ -1,2 +1,136 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * A block map as a read-only disk: gaps are zeros, the rest is copied out of the chunk cache. The
+ * store verified a chunk when the cache loaded it; what cannot be verified is EIO and a log line
+ * that names the chunk, once per extent of the map, since a guest may ask again and again.
+ */
 #include "blockdev/blockdev.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "blockdev/internal.h"
+
+struct leaf {
+    struct bdev device;
+    const struct block_map *map;
+    struct chunk_cache *cache;
+    atomic_uchar *reported; /* per extent: its chunk's failure has been logged */
+};
+
+static struct leaf *leaf_of(struct bdev *d)
+{
+    return (struct leaf *)(void *)d; /* the device is the first member */
+}
+
+static int report(struct leaf *l, size_t index, const struct err *e)
+{
+    const struct map_extent *extent = block_map_extent(l->map, index);
+    if (!atomic_exchange(&l->reported[index], 1)) {
+        char text[DIGEST_TEXT_MAX];
+        log_event(LOG_WARN, "blockdev", "disk range %" PRIu64 "+%" PRIu32 ", chunk %s: %s",
+                  extent->off, extent->size, digest_print(&extent->chunk, text), e->text);
+    }
+    return e->class == ERR_NOMEM ? -ENOMEM : -EIO;
+}
+
+/* Copies `len` bytes at `off` of the disk, all within one extent. */
+static int read_extent(struct leaf *l, size_t index, uint8_t *data, size_t len, uint64_t off)
+{
+    const struct map_extent *extent = block_map_extent(l->map, index);
+    struct err e = ERR_INIT;
+    struct cached_chunk *chunk;
+    if (chunk_cache_get(l->cache, &extent->chunk, &chunk, &e) < 0)
+        return report(l, index, &e);
+    size_t chunk_len;
+    const uint8_t *bytes = cached_chunk_bytes(chunk, &chunk_len);
+    uint64_t at = extent->chunk_off + (off - extent->off);
+    bool inside = at <= chunk_len && len <= chunk_len - at;
+    if (inside)
+        memcpy(data, bytes + at, len);
+    chunk_cache_put(l->cache, chunk);
+    if (inside)
+        return 0;
+    err_set(&e, ERR_CORRUPT, "has %zu bytes, fewer than the disk's map takes from it", chunk_len);
+    return report(l, index, &e);
+}
+
+static int leaf_read(struct bdev *d, void *data, size_t len, uint64_t off)
+{
+    struct leaf *l = leaf_of(d);
+    uint8_t *at = data;
+    size_t count = block_map_count(l->map);
+    for (size_t i = block_map_find(l->map, off); len > 0; i++) {
+        const struct map_extent *extent = i < count ? block_map_extent(l->map, i) : NULL;
+        uint64_t start = extent ? extent->off : UINT64_MAX;
+        if (start > off) {
+            size_t gap = start - off < len ? (size_t)(start - off) : len;
+            memset(at, 0, gap);
+            at += gap;
+            off += gap;
+            len -= gap;
+        }
+        if (len == 0)
+            break;
+        uint64_t left = extent->off + extent->size - off;
+        size_t n = left < len ? (size_t)left : len;
+        int rc = read_extent(l, i, at, n, off);
+        if (rc < 0)
+            return rc;
+        at += n;
+        off += n;
+        len -= n;
+    }
+    return 0;
+}
+
+static enum bdev_content leaf_content(struct bdev *d, uint64_t len, uint64_t off, uint64_t *run)
+{
+    struct leaf *l = leaf_of(d);
+    size_t count = block_map_count(l->map);
+    size_t i = block_map_find(l->map, off);
+    const struct map_extent *extent = i < count ? block_map_extent(l->map, i) : NULL;
+    if (!extent || extent->off > off) {
+        *run = extent && extent->off - off < len ? extent->off - off : len;
+        return BDEV_ZEROS;
+    }
+    uint64_t end = extent->off + extent->size;
+    while (end - off < len && ++i < count && (extent = block_map_extent(l->map, i))->off == end)
+        end += extent->size;
+    *run = end - off < len ? end - off : len;
+    return BDEV_DATA;
+}
+
+static void leaf_close(struct bdev *d)
+{
+    struct leaf *l = leaf_of(d);
+    free(l->reported);
+    free(l);
+}
+
+static const struct bdev_ops leaf_ops = {
+    .read = leaf_read,
+    .content = leaf_content,
+    .close = leaf_close,
+};
+
+int bdev_open_map(struct bdev **out, const struct block_map *m, struct chunk_cache *c,
+                  struct err *e)
+{
+    AUTO_FREE struct leaf *l = mem_zalloc(sizeof(*l));
+    if (!l)
+        return err_nomem(e, "disk");
+    l->reported = mem_array(block_map_count(m), sizeof(*l->reported));
+    if (!l->reported)
+        return err_nomem(e, "disk");
+    l->device.ops = &leaf_ops;
+    l->device.size = block_map_virtual_size(m);
+    l->map = m;
+    l->cache = c;
+    *out = &l->device;
+    l = NULL;
+    return 0;
+}

@@ -1,2 +1,295 @@
 /* SPDX-License-Identifier: MIT */
-#include "blockdev/blockdev.h"
+/*
+ * Layer regions. The cursor is where the next address of the region will be given out; it is moved
+ * by the thread that brings the files, in their order, before anything is handed to the workers, so
+ * addresses never depend on these.
+ *
+ * Small files go into the open pack, a chunk in the making whose CHUNK_SIZE_MAX addresses were set
+ * aside when it was opened; it stays open while large files pass by. Large files are cut into
+ * pieces of CHUNK_SIZE_MAX, each a chunk; a piece without data gets no addresses, so a sparse file
+ * takes what its data takes. Memory: the pack, the current piece, and what the pool has in hand.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/pool.h"
+#include "blockdev/internal.h"
+
+/* Data on its way to a chunk. */
+struct region_chunk {
+    uint64_t region_off;
+    size_t len; /* used; a multiple of BLOCK_SIZE once submitted */
+    uint8_t *data;
+    struct digest digest;
+};
+
+struct region_writer {
+    struct store *store;
+    struct pool *pool;
+    struct block_map *map;
+    uint64_t cursor;
+    struct region_chunk *pack;  /* open, or NULL */
+    struct region_chunk *piece; /* of the current large file, or NULL before its first data */
+    uint64_t piece_index;       /* which one that is */
+    bool in_file;
+    uint64_t size; /* of the current file */
+    uint64_t end;  /* of its data so far */
+    struct region_extent *extents;
+    size_t extent_count;
+    size_t extent_capacity;
+};
+
+static void region_chunk_free(struct region_chunk *c)
+{
+    if (!c)
+        return;
+    free(c->data);
+    free(c);
+}
+DEFINE_AUTO(region_chunk, region_chunk_free)
+#define AUTO_REGION_CHUNK CLEANUP(region_chunk_free_auto_)
+
+static int region_chunk_new(struct region_chunk **out, struct err *e)
+{
+    AUTO_REGION_CHUNK struct region_chunk *c = mem_zalloc(sizeof(*c));
+    if (c)
+        c->data = mem_zalloc(CHUNK_SIZE_MAX);
+    if (!c || !c->data)
+        return err_nomem(e, "chunk of a layer");
+    *out = MOVE(c);
+    return 0;
+}
+
+/* ---- Pool ------------------------------------------------------------------------------ */
+
+static int chunk_work(void *ctx, void *item, struct err *e)
+{
+    const struct region_writer *w = ctx;
+    struct region_chunk *c = item;
+    return store_put_chunk(w->store, c->data, c->len, &c->digest, e);
+}
+
+static int chunk_done(void *ctx, void *item, struct err *e)
+{
+    struct region_writer *w = ctx;
+    AUTO_REGION_CHUNK struct region_chunk *c = item;
+    struct map_extent x = {
+        .off = c->region_off, .size = (uint32_t)c->len, .chunk_off = 0, .chunk = c->digest};
+    return block_map_add(w->map, &x, e);
+}
+
+static void chunk_drop(void *ctx UNUSED, void *item)
+{
+    region_chunk_free(item);
+}
+
+static const struct pool_ops chunk_ops = {
+    .work = chunk_work, .done = chunk_done, .drop = chunk_drop};
+
+/* ---- Addresses ------------------------------------------------------------------------- */
+
+/* Gives out `size` addresses. */
+static int take_addresses(struct region_writer *w, uint64_t size, uint64_t *out, struct err *e)
+{
+    if (size > REGION_SIZE_MAX - w->cursor)
+        return err_set(e, ERR_LIMIT, "a layer holds more than %llu bytes of data",
+                       (unsigned long long)REGION_SIZE_MAX);
+    *out = w->cursor;
+    w->cursor += size;
+    return 0;
+}
+
+static int add_extent(struct region_writer *w, uint64_t file_off, uint64_t len, uint64_t region_off,
+                      struct err *e)
+{
+    struct region_extent *last = w->extent_count > 0 ? &w->extents[w->extent_count - 1] : NULL;
+    if (last && last->file_off + last->len == file_off &&
+        last->region_off + last->len == region_off) {
+        last->len += len;
+        return 0;
+    }
+    int rc =
+        mem_grow(&w->extents, &w->extent_capacity, w->extent_count + 1, sizeof(*w->extents), e);
+    if (rc < 0)
+        return rc;
+    w->extents[w->extent_count++] =
+        (struct region_extent){.file_off = file_off, .len = len, .region_off = region_off};
+    return 0;
+}
+
+static int close_pack(struct region_writer *w, struct err *e)
+{
+    return w->pack ? pool_submit(w->pool, MOVE(w->pack), e) : 0;
+}
+
+/* Makes room in a pack for a file of `size` bytes. */
+static int open_pack(struct region_writer *w, uint64_t size, struct err *e)
+{
+    int rc = 0;
+    if (w->pack && mem_round_up(size, BLOCK_SIZE) > CHUNK_SIZE_MAX - w->pack->len)
+        rc = close_pack(w, e);
+    if (rc < 0 || w->pack)
+        return rc;
+    AUTO_REGION_CHUNK struct region_chunk *pack = NULL;
+    rc = region_chunk_new(&pack, e);
+    if (rc == 0)
+        rc = take_addresses(w, CHUNK_SIZE_MAX, &pack->region_off, e);
+    if (rc == 0)
+        w->pack = MOVE(pack);
+    return rc;
+}
+
+/* Ends the current piece: `len` bytes of the file. */
+static int close_piece(struct region_writer *w, struct err *e)
+{
+    if (!w->piece)
+        return 0;
+    AUTO_REGION_CHUNK struct region_chunk *piece = MOVE(w->piece);
+    uint64_t file_off = w->piece_index * CHUNK_SIZE_MAX;
+    uint64_t left = w->size - file_off;
+    size_t len = left < CHUNK_SIZE_MAX ? (size_t)left : CHUNK_SIZE_MAX;
+    if (piece_is_zero(piece->data, len))
+        return 0;
+    piece->len = (size_t)mem_round_up(len, BLOCK_SIZE);
+    int rc = take_addresses(w, piece->len, &piece->region_off, e);
+    if (rc == 0)
+        rc = add_extent(w, file_off, len, piece->region_off, e);
+    return rc < 0 ? rc : pool_submit(w->pool, MOVE(piece), e);
+}
+
+/* ---- Files ----------------------------------------------------------------------------- */
+
+int region_file_begin(struct region_writer *w, uint64_t size, struct err *e)
+{
+    if (w->in_file)
+        return err_set(e, ERR_INPUT, "a file of the layer is still open");
+    if (size > INT64_MAX)
+        return err_set(e, ERR_LIMIT, "a file of %llu bytes", (unsigned long long)size);
+    int rc = size > 0 && size < CUT_FILE_SIZE ? open_pack(w, size, e) : 0;
+    if (rc < 0)
+        return rc;
+    w->in_file = true;
+    w->size = size;
+    w->end = 0;
+    return 0;
+}
+
+static int large_file_data(struct region_writer *w, uint64_t off, const uint8_t *data, size_t len,
+                           struct err *e)
+{
+    while (len > 0) {
+        uint64_t index = off / CHUNK_SIZE_MAX;
+        int rc = w->piece && w->piece_index != index ? close_piece(w, e) : 0;
+        if (rc == 0 && !w->piece)
+            rc = region_chunk_new(&w->piece, e);
+        if (rc < 0)
+            return rc;
+        w->piece_index = index;
+        size_t at = (size_t)(off % CHUNK_SIZE_MAX);
+        size_t part = len < CHUNK_SIZE_MAX - at ? len : CHUNK_SIZE_MAX - at;
+        memcpy(w->piece->data + at, data, part);
+        off += part;
+        data += part;
+        len -= part;
+    }
+    return 0;
+}
+
+int region_file_data(struct region_writer *w, uint64_t off, const void *data, size_t len,
+                     struct err *e)
+{
+    if (!w->in_file || off < w->end || off > w->size || len > w->size - off)
+        return err_set(e, ERR_CORRUPT, "%zu bytes at offset %llu of a file of %llu bytes", len,
+                       (unsigned long long)off, (unsigned long long)w->size);
+    w->end = off + len;
+    if (len == 0)
+        return 0;
+    if (w->size >= CUT_FILE_SIZE)
+        return large_file_data(w, off, data, len, e);
+    memcpy(w->pack->data + w->pack->len + off, data, len);
+    return 0;
+}
+
+/* A small file's bytes stand behind what the pack holds already; zeros need not stay there. */
+static int small_file_end(struct region_writer *w, struct err *e)
+{
+    if (w->size == 0 || piece_is_zero(w->pack->data + w->pack->len, (size_t)w->size))
+        return 0;
+    int rc = add_extent(w, 0, w->size, w->pack->region_off + w->pack->len, e);
+    if (rc == 0)
+        w->pack->len += (size_t)mem_round_up(w->size, BLOCK_SIZE);
+    return rc;
+}
+
+int region_file_end(struct region_writer *w, struct region_extent **extents, size_t *count,
+                    struct err *e)
+{
+    if (!w->in_file)
+        return err_set(e, ERR_INPUT, "no file of the layer is open");
+    int rc = w->size >= CUT_FILE_SIZE ? close_piece(w, e) : small_file_end(w, e);
+    w->in_file = false;
+    if (rc < 0)
+        return rc;
+    *count = w->extent_count;
+    *extents = MOVE(w->extents);
+    w->extent_count = 0;
+    w->extent_capacity = 0;
+    return 0;
+}
+
+/* ---- Region ---------------------------------------------------------------------------- */
+
+int region_writer_new(struct region_writer **out, struct store *s, size_t workers, struct err *e)
+{
+    AUTO_REGION_WRITER struct region_writer *w = mem_zalloc(sizeof(*w));
+    if (!w)
+        return err_nomem(e, "layer region");
+    w->store = s;
+    int rc = block_map_new(&w->map, REGION_SIZE_MAX, e);
+    if (rc == 0)
+        rc = pool_new(&w->pool, &chunk_ops, w, workers, e);
+    if (rc < 0)
+        return rc;
+    *out = MOVE(w);
+    return 0;
+}
+
+void region_writer_free(struct region_writer *w)
+{
+    if (!w)
+        return;
+    pool_free(w->pool);
+    block_map_free(w->map);
+    region_chunk_free(w->pack);
+    region_chunk_free(w->piece);
+    free(w->extents);
+    free(w);
+}
+
+int region_writer_finish(struct region_writer *w, struct block_map **out, struct err *e)
+{
+    if (w->in_file)
+        return err_set(e, ERR_INPUT, "a file of the layer is still open");
+    if (w->pack && w->pack->len == 0) { /* it was opened for files that turned out to be zeros */
+        region_chunk_free(w->pack);
+        w->pack = NULL;
+    }
+    int rc = close_pack(w, e);
+    if (rc == 0)
+        rc = pool_finish(w->pool, e);
+    if (rc == 0)
+        rc = block_map_finish(w->map, e);
+    AUTO_BLOCK_MAP struct block_map *m = NULL;
+    uint64_t size = mem_round_up(w->cursor, CHUNK_SIZE_MAX);
+    if (rc == 0)
+        rc = block_map_new(&m, size, e);
+    if (rc == 0)
+        rc = block_map_copy_range(m, w->map, 0, size, 0, e);
+    if (rc == 0)
+        rc = block_map_finish(m, e);
+    if (rc < 0)
+        return rc;
+    *out = MOVE(m);
+    return 0;
+}

@@ -1,2 +1,184 @@
 /* SPDX-License-Identifier: MIT */
-#include "oci/oci.h"
+/*
+ * Platforms: what this machine is, and which entry of an index fits.
+ *
+ * Variants are levels: an arm/v6 image runs on arm/v7, an amd64/v2 image on amd64/v3, never the
+ * other way round. The host's amd64 level is taken as v1 whatever its CPU, since the choice decides
+ * the bytes of a template that other machines load.
+ */
+#include "oci/internal.h"
+
+#include <stdio.h>
+
+#include "base/mem.h"
+
+struct oci_platform oci_platform_host(void)
+{
+#if defined(__x86_64__)
+    return (struct oci_platform){"linux", "amd64", NULL};
+#elif defined(__aarch64__)
+    return (struct oci_platform){"linux", "arm64", "v8"};
+#elif defined(__arm__)
+    return (struct oci_platform){"linux", "arm", "v7"};
+#elif defined(__riscv) && __riscv_xlen == 64
+    return (struct oci_platform){"linux", "riscv64", NULL};
+#elif defined(__powerpc64__) && defined(__LITTLE_ENDIAN__)
+    return (struct oci_platform){"linux", "ppc64le", NULL};
+#elif defined(__s390x__)
+    return (struct oci_platform){"linux", "s390x", NULL};
+#elif defined(__i386__)
+    return (struct oci_platform){"linux", "386", NULL};
+#else
+#error "name this architecture as GOARCH does"
+#endif
+}
+
+/* The level of a variant, "v7" being 7; absent means the architecture's usual one. -1: unknown. */
+static int variant_level(const char *architecture, const char *variant)
+{
+    if (!variant || *variant == '\0') {
+        if (strcmp(architecture, "arm64") == 0)
+            return 8;
+        return strcmp(architecture, "arm") == 0 ? 7 : 1;
+    }
+    if (variant[0] == 'v' && variant[1] >= '1' && variant[1] <= '9' && variant[2] == '\0')
+        return variant[1] - '0';
+    return -1;
+}
+
+/* How well an entry fits: 0 not at all, else higher is better. */
+static int fit(const struct oci_platform *want, const struct oci_platform *have)
+{
+    if (strcmp(want->os, have->os) != 0 || strcmp(want->architecture, have->architecture) != 0)
+        return 0;
+    int wanted = variant_level(want->architecture, want->variant);
+    int level = variant_level(have->architecture, have->variant);
+    if (level < 0 || wanted < 0) {
+        const char *a = want->variant ? want->variant : "";
+        const char *b = have->variant ? have->variant : "";
+        return strcmp(a, b) == 0 ? 1 : 0;
+    }
+    return level <= wanted ? level : 0;
+}
+
+/* An entry of an index as far as the choice needs it; strings are borrowed from the JSON. */
+struct candidate {
+    struct oci_platform platform;
+    bool has_platform;
+    bool is_attestation; /* or anything else that never runs */
+};
+
+static int read_candidate(struct candidate *out, const struct json *entry, struct err *e)
+{
+    struct candidate c = {.platform = {"", "", NULL}};
+    struct json *platform = NULL;
+    struct json *annotations = NULL;
+    const char *os = NULL;
+    const char *architecture = NULL;
+    const char *reference = NULL;
+    const char *artifact = NULL;
+
+    if (json_kind(entry) != JSON_KIND_OBJECT)
+        return err_set(e, ERR_CORRUPT, "it is no object");
+    if (json_get_object_opt(entry, "platform", &platform, e) < 0 ||
+        json_get_object_opt(entry, "annotations", &annotations, e) < 0 ||
+        json_get_string_opt(entry, "artifactType", &artifact, e) < 0)
+        return -(int)e->class;
+    if (annotations &&
+        json_get_string_opt(annotations, "vnd.docker.reference.type", &reference, e) < 0)
+        return -(int)e->class;
+    if (platform && (json_get_string_opt(platform, "os", &os, e) < 0 ||
+                     json_get_string_opt(platform, "architecture", &architecture, e) < 0 ||
+                     json_get_string_opt(platform, "variant", &c.platform.variant, e) < 0))
+        return -(int)e->class;
+    if (os && architecture) {
+        c.has_platform = true;
+        c.platform.os = os;
+        c.platform.architecture = architecture;
+    }
+    c.is_attestation = reference || (artifact && *artifact) ||
+                       (c.has_platform && strcmp(os, "unknown") == 0 &&
+                        strcmp(architecture, "unknown") == 0);
+    *out = c;
+    return 0;
+}
+
+static int note_platform(struct buf *seen, const struct candidate *c, struct err *e)
+{
+    const char *variant = c->platform.variant;
+
+    return buf_printf(seen, e, "%s%.40s/%.40s%s%.20s", seen->len ? ", " : "", c->platform.os,
+                      c->platform.architecture, variant && *variant ? "/" : "",
+                      variant ? variant : "");
+}
+
+static int no_match(const struct buf *seen, const struct oci_platform *want, struct err *e)
+{
+    err_set(e, ERR_NOTFOUND, "the image has nothing for %s/%s%s%s; it has: %.600s", want->os,
+            want->architecture, want->variant ? "/" : "", want->variant ? want->variant : "",
+            seen->len ? buf_text(seen) : "no platform at all");
+    return -(int)e->class;
+}
+
+/* Index of the entry to take, or SIZE_MAX. Entries without a platform count only when no other
+ * fits, and only when there is one of them: with two the choice would be a guess. */
+static int choose(size_t *out, bool *needs_check, const struct json *entries,
+                  const struct oci_platform *want, struct buf *seen, struct err *e)
+{
+    size_t best = SIZE_MAX;
+    size_t unnamed = SIZE_MAX;
+    size_t unnamed_count = 0;
+    int best_fit = 0;
+
+    for (size_t i = 0; i < json_length(entries); i++) {
+        struct candidate c;
+        if (read_candidate(&c, json_element(entries, i), e) < 0)
+            return err_in(e, "entry %zu", i + 1);
+        if (c.is_attestation)
+            continue;
+        if (!c.has_platform) {
+            unnamed = i;
+            unnamed_count++;
+            continue;
+        }
+        if (note_platform(seen, &c, e) < 0)
+            return -(int)e->class;
+        int this_fit = fit(want, &c.platform);
+        if (this_fit > best_fit) {
+            best = i;
+            best_fit = this_fit;
+        }
+    }
+    *needs_check = best == SIZE_MAX;
+    *out = best != SIZE_MAX ? best : unnamed_count == 1 ? unnamed : SIZE_MAX;
+    return 0;
+}
+
+int oci_index_select(struct oci_descriptor *out, bool *needs_check, const void *bytes, size_t len,
+                     const struct oci_platform *platform, struct err *e)
+{
+    AUTO_JSON struct json *doc = NULL;
+    AUTO_BUF struct buf seen;
+    struct json *entries = NULL;
+    size_t index = SIZE_MAX;
+    bool check = false;
+
+    buf_init(&seen, LIMIT_MANIFEST);
+    if (json_parse(&doc, bytes, len, "index", e) < 0)
+        return -(int)e->class;
+    if (json_kind(doc) != JSON_KIND_OBJECT)
+        return err_set(e, ERR_CORRUPT, "index: the document is no JSON object");
+    if (json_get_array(doc, "manifests", &entries, e) < 0)
+        return err_in(e, "index");
+    if (json_length(entries) > OCI_MAX_DESCRIPTORS)
+        return err_set(e, ERR_LIMIT, "index: %zu entries, more than %d", json_length(entries),
+                       OCI_MAX_DESCRIPTORS);
+    if (choose(&index, &check, entries, platform, &seen, e) < 0)
+        return err_in(e, "index");
+    if (index == SIZE_MAX)
+        return no_match(&seen, platform, e);
+    if (oci_descriptor_read(out, json_element(entries, index), e) < 0)
+        return err_in(e, "index: entry %zu", index + 1);
+    *needs_check = check;
+    return 0;
+}

@@ -1,2 +1,187 @@
 /* SPDX-License-Identifier: MIT */
-#include "registry/registry.h"
+/*
+ * Rate gates.
+ *
+ * A gate counts generations: each time it closes or opens, a new one starts. Requests that were
+ * under way when it closed report 429 too, but for an old generation, so they do not make the wait
+ * longer. Waiting is on a condition in short slices, since a condition cannot also wait for the
+ * cancel descriptor; nobody waits but when a host limits us.
+ */
+#include "registry/internal.h"
+
+#include <pthread.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+enum { SLICE_MS = 200, MAX_BACK_OFF_MS = 300000 };
+
+struct gate {
+    char *host;
+    bool closed;
+    bool probing;
+    int64_t open_ms; /* when the next probe may go */
+    unsigned generation;
+    unsigned strikes; /* 429s since an answer came through */
+    struct gate *next;
+};
+
+struct gates {
+    struct gate_options options;
+    pthread_mutex_t lock; /* guards all below; never held across I/O */
+    pthread_cond_t changed;
+    struct gate *list; /* gates live as long as their list */
+};
+
+int gates_new(struct gates **out, const struct gate_options *options, struct err *e)
+{
+    struct gates *g = mem_zalloc(sizeof(*g));
+    pthread_condattr_t attributes;
+
+    if (!g)
+        return err_nomem(e, "rate gates");
+    g->options = *options;
+    (void)pthread_mutex_init(&g->lock, NULL);
+    (void)pthread_condattr_init(&attributes);
+    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&g->changed, &attributes);
+    (void)pthread_condattr_destroy(&attributes);
+    *out = g;
+    return 0;
+}
+
+void gates_free(struct gates *g)
+{
+    if (!g)
+        return;
+    while (g->list) {
+        struct gate *gate = g->list;
+        g->list = gate->next;
+        free(gate->host);
+        free(gate);
+    }
+    (void)pthread_cond_destroy(&g->changed);
+    (void)pthread_mutex_destroy(&g->lock);
+    free(g);
+}
+
+/* NULL when memory is short. */
+static struct gate *gate_of(struct gates *g, const char *host)
+{
+    for (struct gate *gate = g->list; gate; gate = gate->next) {
+        if (strcmp(gate->host, host) == 0)
+            return gate;
+    }
+    struct gate *gate = mem_zalloc(sizeof(*gate));
+    if (!gate)
+        return NULL;
+    gate->host = mem_strdup(host);
+    if (!gate->host) {
+        free(gate);
+        return NULL;
+    }
+    gate->next = g->list;
+    g->list = gate;
+    return gate;
+}
+
+static int limited(const struct gate *gate, int64_t now_ms, struct err *e)
+{
+    int64_t left_ms = gate->open_ms > now_ms ? gate->open_ms - now_ms : 0;
+
+    err_set(e, ERR_LIMIT, "rate limit reached (status 429, %u in a row)", gate->strikes);
+    e->retry_after_ms = (long)left_ms;
+    return err_hint(e,
+                    "run again in %lld s or later: what is done stays done; a login (docker login) "
+                    "may have a higher limit",
+                    (long long)((left_ms + 999) / 1000));
+}
+
+/* Waits for a change, at most until `until_ms`, and not longer than a slice. */
+static void wait_slice(struct gates *g, int64_t now_ms, int64_t until_ms)
+{
+    int64_t end_ms = until_ms < now_ms + SLICE_MS ? until_ms : now_ms + SLICE_MS;
+    struct timespec end = {.tv_sec = (time_t)(end_ms / 1000),
+                           .tv_nsec = (long)(end_ms % 1000) * 1000000};
+
+    (void)pthread_cond_timedwait(&g->changed, &g->lock, &end);
+}
+
+/* Called and left with the lock held. */
+static int enter(struct gates *g, struct gate *gate, struct gate_pass *out, struct err *e)
+{
+    while (gate->closed) {
+        int64_t now = clock_ms();
+
+        if (cancel_check(g->options.cancel, e) < 0)
+            return -(int)e->class;
+        if (gate->probing) {
+            wait_slice(g, now, INT64_MAX);
+            continue;
+        }
+        if (now >= gate->open_ms) {
+            gate->probing = true;
+            *out = (struct gate_pass){gate, gate->generation, true};
+            return 0;
+        }
+        if (gate->strikes >= g->options.tries || gate->open_ms - now > g->options.max_wait_ms)
+            return limited(gate, now, e);
+        wait_slice(g, now, gate->open_ms);
+    }
+    *out = (struct gate_pass){gate, gate->generation, false};
+    return 0;
+}
+
+int gate_enter(struct gates *g, const char *host, struct gate_pass *out, struct err *e)
+{
+    (void)pthread_mutex_lock(&g->lock);
+    struct gate *gate = gate_of(g, host);
+    int rc = gate ? enter(g, gate, out, e) : err_nomem(e, "rate gate");
+    (void)pthread_mutex_unlock(&g->lock);
+    return rc;
+}
+
+static int64_t back_off(const struct gates *g, unsigned strikes)
+{
+    int64_t wait = g->options.first_wait_ms;
+
+    while (--strikes > 0 && wait < MAX_BACK_OFF_MS)
+        wait *= 2;
+    return wait < MAX_BACK_OFF_MS ? wait : MAX_BACK_OFF_MS;
+}
+
+static void close_gate(struct gates *g, const struct gate_pass *pass, int64_t retry_after_ms)
+{
+    struct gate *gate = pass->gate;
+    int64_t now = clock_ms();
+
+    if (pass->generation == gate->generation) {
+        gate->closed = true;
+        gate->generation++;
+        gate->strikes++;
+        gate->open_ms =
+            now + (retry_after_ms >= 0 ? retry_after_ms : back_off(g, gate->strikes));
+    } else if (gate->closed && retry_after_ms >= 0 && now + retry_after_ms > gate->open_ms) {
+        gate->open_ms = now + retry_after_ms;
+    }
+}
+
+void gate_leave(struct gates *g, const struct gate_pass *pass, enum gate_answer answer,
+                int64_t retry_after_ms)
+{
+    struct gate *gate = pass->gate;
+
+    (void)pthread_mutex_lock(&g->lock);
+    if (answer == GATE_LIMITED)
+        close_gate(g, pass, retry_after_ms);
+    if (answer == GATE_PASSED && pass->probe) {
+        gate->closed = false;
+        gate->generation++;
+        gate->strikes = 0;
+    }
+    if (pass->probe)
+        gate->probing = false;
+    (void)pthread_cond_broadcast(&g->changed);
+    (void)pthread_mutex_unlock(&g->lock);
+}

@@ -17,6 +17,7 @@
 
 /* ---- Registry client --------------------------------------------------------------------- */
 
+/* Pointers are borrowed until registry_free. */
 struct registry_options {
     /* Hosts spoken to over plain HTTP, besides loopback addresses and localhost; NULL-terminated
      * or NULL. */
@@ -49,8 +50,9 @@ int registry_head(struct registry *r, const struct oci_ref *ref, struct digest *
                   struct err *e) MUST_USE;
 
 /* GET of a manifest or index by the ref's digest, else tag; bytes into `body` (ceiling
- * LIMIT_MANIFEST), verified against the digest if there is one. *out has media type, digest of the
- * bytes and size. */
+ * LIMIT_MANIFEST), verified against the digest if there is one, else against the one the registry
+ * states. *out has media type, digest of the bytes and size. `body` is initialised here, and is to
+ * be finished by the caller whatever the result. */
 int registry_manifest(struct registry *r, const struct oci_ref *ref, struct oci_descriptor *out,
                       struct buf *body, struct err *e) MUST_USE;
 

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Baking: from task directories to templates that were proved by restoring them.
+ *
+ * A bake takes each task through the stages below. Everything a stage produces is in the store
+ * before the next one starts, under a name that depends on its inputs alone, so a run that is
+ * killed is continued by the next, and a task whose key is unchanged is done at once.
+ */
+#ifndef TB2_BAKE_BAKE_H
+#define TB2_BAKE_BAKE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "bake/vm.h"
+#include "base/cancel.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "blockdev/blockdev.h"
+
+/* ---- Stages and events -------------------------------------------------------------------- */
+
+enum bake_stage {
+    STAGE_PLAN,     /* read task.toml and recipe */
+    STAGE_RESOLVE,  /* image name to manifest and config */
+    STAGE_PULL,     /* layer blobs */
+    STAGE_INGEST,   /* layers to chunks and indexes */
+    STAGE_ASSEMBLE, /* merged tree, ext4 metadata, block map */
+    STAGE_BOOT,     /* microVM up to the agent's hello */
+    STAGE_STEPS,    /* the recipe's steps */
+    STAGE_READY,    /* start command and ready check */
+    STAGE_SNAPSHOT, /* freeze, device state, memory, disk delta */
+    STAGE_PROVE,    /* restore in a fresh VM, ready check again */
+    STAGE_REGISTER, /* catalog, template server */
+    STAGE_COUNT
+};
+
+/* "plan", "resolve", ... */
+const char *bake_stage_name(enum bake_stage stage);
+
+enum bake_outcome {
+    OUTCOME_PENDING,
+    OUTCOME_READY,     /* baked, proved, registered in this run */
+    OUTCOME_UNCHANGED, /* the template was there already */
+    OUTCOME_FAILED,
+    OUTCOME_CANCELLED,
+};
+
+const char *bake_outcome_name(enum bake_outcome outcome);
+
+/* What happened to one task. */
+struct bake_task_result {
+    const char *task;
+    const char *alias; /* NULL until known */
+    enum bake_outcome outcome;
+    enum bake_stage stage;         /* where it is, or where it failed */
+    struct err err;                /* of a failure */
+    int64_t stage_ms[STAGE_COUNT]; /* wall time of each stage; 0 if it did not run */
+    uint64_t pulled_size; /* bytes fetched for this task (shared layers count for the first) */
+    char base_disk[DIGEST_TEXT_MAX]; /* digest of the assembled disk, "" until known */
+    char disk[DIGEST_TEXT_MAX];      /* digest of the template's disk */
+};
+
+enum bake_event_kind {
+    EVENT_RUN_STARTED, /* `count` tasks */
+    EVENT_STAGE_STARTED,
+    EVENT_PROGRESS,      /* done of total bytes of the stage (total 0: unknown) */
+    EVENT_OUTPUT,        /* a line that a step printed, in `text` */
+    EVENT_TASK_FINISHED, /* look at result->outcome */
+    EVENT_RUN_FINISHED,
+};
+
+struct bake_event {
+    enum bake_event_kind kind;
+    const struct bake_task_result *result; /* NULL for run events */
+    uint64_t done;
+    uint64_t total;
+    size_t count;
+    const char *text;
+};
+
+/* Receives events, one at a time, from any thread; must be quick. */
+typedef void bake_event_sink(void *ctx, const struct bake_event *event);
+
+/* An event as a JSON object (docs/formats/journal.md); the caller frees it. NULL when memory is
+ * short. */
+struct json *bake_event_json(const struct bake_event *event);
+
+/* ---- A run --------------------------------------------------------------------------------- */
+
+struct bake_options {
+    const char *cache_dir; /* guest kernel, probe results; absolute */
+    const char *tasks_dir;
+    const char *const *names; /* tasks wanted; NULL: all of the directory */
+    size_t name_count;
+    const char *recipe_path;
+    bool force;    /* bake although the template is there */
+    unsigned jobs; /* tasks at once; 0: from cores and memory */
+    enum vm_accel accel;
+    const char *docker_config; /* see registry_options.config_path */
+    const char *const *plain_http_hosts;
+    const char *e2b_api_url; /* NULL: local catalog only */
+    const char *e2b_api_key;
+    bake_event_sink *events; /* may be NULL */
+    void *events_ctx;
+    const struct cancel *cancel;
+};
+
+struct bake_report {
+    struct bake_task_result *results; /* in the order of the task names */
+    size_t count;
+    int64_t wall_ms;
+    uint64_t manifest_heads, manifest_gets, blob_gets, blob_bytes;
+    size_t vm_tasks; /* tasks that started VMs */
+    struct store_stats store;
+    char *journal; /* path of the run's journal, relative to the store */
+};
+
+/*
+ * Bakes. Success means that the run went through: what became of each task is in the report, which
+ * the caller frees with bake_report_fini. An error is one that concerns all tasks (no such directory,
+ * broken recipe, no QEMU, store in use: ERR_BUSY); the report is then empty.
+ */
+int bake_run(struct bake_report *out, struct store *s, const struct bake_options *o,
+             struct err *e) MUST_USE;
+void bake_report_fini(struct bake_report *r);
+
+/* The default for `jobs` on this machine. */
+unsigned bake_default_jobs(void);
+
+/* ---- Templates ------------------------------------------------------------------------------ */
+
+/*
+ * A finished template: catalog/<alias>.json points to the record, an immutable object under
+ * templates/; formats in docs/formats/template.md.
+ */
+struct template
+{
+    char *alias;
+    char *task;
+    struct digest key;       /* digest over everything that can change the result */
+    struct digest record;    /* digest of the record's bytes */
+    struct json *document;   /* the record */
+    struct digest disk;      /* map of the disk as it was at the snapshot */
+    struct digest base_disk; /* map of the assembled disk before the boot */
+    struct digest memory;    /* map of guest memory */
+    struct digest state;     /* map of the device state, padded to blocks */
+    uint64_t state_size;     /* its true size, bytes */
+    uint64_t memory_mb;
+    uint32_t cpus;
+    bool network;
+    const char *vmm;     /* "qemu 7.2.22"; borrowed from document, as are the rest */
+    const char *accel;   /* "tcg" or "kvm" */
+    const char *kernel;  /* digest of the guest kernel and initramfs, as text */
+    const char *created; /* RFC 3339 */
+    const char *user;
+    const char *workdir;
+    char **env; /* NULL-terminated NAME=value */
+};
+
+/* Looks a template up by alias, or by task name when just one template has it. ERR_NOTFOUND with a
+ * hint. */
+int template_load(struct template **out, struct store *s, const char *alias,
+                  struct err *e) MUST_USE;
+void template_free(struct template *t);
+DEFINE_AUTO(template, template_free)
+#define AUTO_TEMPLATE CLEANUP(template_free_auto_)
+
+/* Aliases in the catalog, sorted; free each and the list. */
+int template_list(char ***aliases, size_t *count, struct store *s, struct err *e) MUST_USE;
+
+/* Sizes for people: what a template's maps refer to. */
+struct template_sizes {
+    uint64_t disk_size;   /* virtual */
+    uint64_t disk_data;   /* bytes of the disk that the map covers */
+    uint64_t memory_data; /* bytes of memory that are not zero */
+    uint64_t stored;      /* stored bytes of all its chunks */
+    uint64_t unique;      /* of these, in no other template of the catalog */
+};
+/* Sizes of `count` templates at once (uniqueness is counted among these). */
+int template_measure(struct template_sizes *out, struct template *const *templates, size_t count,
+                     struct store *s, struct err *e) MUST_USE;
+
+/* ---- Using a template ------------------------------------------------------------------------ */
+
+struct template_use {
+    const char *cache_dir;
+    enum vm_accel accel;
+    const struct cancel *cancel;
+};
+
+/* A command for a copy of the template: its user, work directory and environment apply. */
+struct template_command {
+    const char *const *argv; /* NULL-terminated */
+    const void *input;       /* stdin */
+    size_t input_len;
+    agent_output *output; /* receives stdout and stderr as they come */
+    void *ctx;
+};
+
+/* Restores a copy of the template, runs the command in it, and throws the copy away. */
+int template_run(const struct template *t, struct store *s, const struct template_use *use,
+                 const struct template_command *command, struct agent_result *result,
+                 struct err *e) MUST_USE;
+
+struct verify_report {
+    uint64_t chunks;    /* distinct, each read and verified */
+    uint64_t size;      /* their plain bytes */
+    int64_t restore_ms; /* start of the VMM to ready */
+};
+
+/* Restores a copy, passes the ready check, reads every chunk of disk, memory and device state. */
+int template_verify(const struct template *t, struct store *s, const struct template_use *use,
+                    struct verify_report *out, struct err *e) MUST_USE;
+
+/* ---- Disks ------------------------------------------------------------------------------------ */
+
+struct disk_options {
+    uint64_t free_size; /* bytes that must be free on it */
+    const char *docker_config;
+    const char *const *plain_http_hosts;
+    const struct cancel *cancel;
+};
+
+/* Pulls, ingests and assembles an image without booting it; *out is the map of its disk. */
+int disk_assemble(struct digest *out, struct store *s, const char *reference,
+                  const struct disk_options *o, struct err *e) MUST_USE;
+
+/* Writes the disk with this map as a sparse raw file at `path`, which must not exist. */
+int disk_export(struct store *s, const struct digest *map, const char *path, const struct cancel *c,
+                struct err *e) MUST_USE;
+
+#endif

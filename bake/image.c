@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Images: name to documents, blobs to layers. Documents and blobs that were fetched once stay in the
+ * store under their digests, so a tag that has not moved costs one HEAD; layer blobs are dropped as
+ * soon as they are ingested.
+ */
+#include "bake/pipeline.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+/* An index may point to an index; deeper nesting than this is no image that exists. */
+enum { INDEX_DEPTH_MAX = 4, BLOB_PATH_MAX = 24 + DIGEST_TEXT_MAX };
+
+int image_room_open(struct image_room *r, struct store *s, const struct registry_options *o,
+                    struct err *e)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    *r = (struct image_room){
+        .store = s, .ingest_workers = cores > 1 ? (size_t)cores : 1, .cancel = o->cancel};
+    int rc = registry_new(&r->registry, o, e);
+    return rc < 0 ? rc : once_new(&r->once, e);
+}
+
+void image_room_close(struct image_room *r)
+{
+    registry_free(r->registry);
+    once_free(r->once);
+    *r = (struct image_room){0};
+}
+
+static void blob_path(char path[BLOB_PATH_MAX], const char *directory, const struct digest *d)
+{
+    char text[DIGEST_TEXT_MAX];
+    char *colon = strchr(digest_print(d, text), ':');
+    *colon = '-';
+    snprintf(path, BLOB_PATH_MAX, "%s/%s", directory, text);
+}
+
+void image_free(struct image *i)
+{
+    if (!i)
+        return;
+    free(i->text);
+    oci_ref_fini(&i->ref);
+    oci_layout_close(i->layout);
+    oci_manifest_fini(&i->manifest);
+    oci_config_fini(&i->config);
+    free(i);
+}
+
+/* A document that is in the store already. ERR_NOTFOUND when it is not, or is damaged. */
+static int read_stored(struct store *s, const struct digest *d, struct buf *out, struct err *e)
+{
+    char path[BLOB_PATH_MAX];
+    blob_path(path, "blobs", d);
+    int rc = file_read(store_dir(s), path, out, e);
+    if (rc < 0)
+        return rc;
+    if (d->algorithm != DIGEST_SHA256)
+        return 0; /* verified when it was stored */
+    struct digest sum;
+    digest_bytes(&sum, out->data, out->len);
+    if (digest_equal(&sum, d))
+        return 0;
+    buf_fini(out);
+    return err_set(e, ERR_NOTFOUND, "%s is damaged", path);
+}
+
+static int put_stored(struct store *s, const struct digest *d, const struct buf *bytes,
+                      struct err *e)
+{
+    char path[BLOB_PATH_MAX];
+    blob_path(path, "blobs", d);
+    return file_put(store_tmp_dir(s), store_dir(s), path, bytes->data, bytes->len, e);
+}
+
+static int read_source(const struct source *from, struct buf *out, struct err *e)
+{
+    if (from->size > out->ceiling)
+        return err_set(e, ERR_LIMIT, "document of %llu bytes", (unsigned long long)from->size);
+    AUTO_FREE char *data = mem_zalloc((size_t)from->size);
+    if (!data)
+        return err_nomem(e, "document");
+    int rc = source_read_full(from, 0, data, (size_t)from->size, e);
+    return rc < 0 ? rc : buf_add(out, data, (size_t)from->size, e);
+}
+
+static int read_layout_document(struct image *i, const struct oci_descriptor *d, struct buf *out,
+                                struct err *e)
+{
+    struct source from = {0};
+    int rc = oci_layout_blob(i->layout, d, &from, e);
+    if (rc < 0)
+        return rc;
+    rc = read_source(&from, out, e);
+    source_close(&from);
+    struct digest sum;
+    if (rc == 0 && d->digest.algorithm == DIGEST_SHA256) {
+        digest_bytes(&sum, out->data, out->len);
+        if (!digest_equal(&sum, &d->digest))
+            rc = err_set(e, ERR_DIGEST, "document does not match its digest");
+    }
+    return rc;
+}
+
+/* The manifest or index that `d` names: from the layout, the store, or the registry. */
+static int fetch_document(struct image *i, struct image_room *r, const struct oci_descriptor *d,
+                          struct buf *out, struct err *e)
+{
+    if (i->layout)
+        return read_layout_document(i, d, out, e);
+    if (read_stored(r->store, &d->digest, out, e) == 0)
+        return 0;
+    struct oci_ref pinned = i->ref;
+    pinned.has_digest = true;
+    pinned.digest = d->digest;
+    struct oci_descriptor got = {0};
+    int rc = registry_manifest(r->registry, &pinned, &got, out, e);
+    if (rc == 0)
+        rc = put_stored(r->store, &d->digest, out, e);
+    oci_descriptor_fini(&got);
+    return rc;
+}
+
+/* The digest that the reference stands for now. */
+static int resolve_tag(struct image *i, struct image_room *r, struct digest *out, struct err *e)
+{
+    if (i->ref.has_digest) {
+        *out = i->ref.digest;
+        return 0;
+    }
+    int rc = registry_head(r->registry, &i->ref, out, e);
+    if (rc != -ERR_UNSUPPORTED)
+        return rc;
+    AUTO_BUF struct buf body;
+    buf_init(&body, LIMIT_MANIFEST);
+    struct oci_descriptor got = {0};
+    rc = registry_manifest(r->registry, &i->ref, &got, &body, e);
+    if (rc == 0) {
+        *out = got.digest;
+        rc = put_stored(r->store, out, &body, e);
+    }
+    oci_descriptor_fini(&got);
+    return rc;
+}
+
+/* One request per distinct reference and run, however many tasks name it. */
+static int resolve_tag_once(struct image *i, struct image_room *r, struct digest *out,
+                            struct err *e)
+{
+    AUTO_FREE char *key = mem_printf("tag %s", i->text);
+    if (!key)
+        return err_nomem(e, i->text);
+    bool mine = false;
+    int rc = once_begin(r->once, key, &mine, out, e);
+    if (rc < 0 || !mine)
+        return rc;
+    rc = resolve_tag(i, r, out, e);
+    once_end(r->once, key, rc, out, e);
+    return rc;
+}
+
+static int start_descriptor(struct image *i, struct image_room *r, struct oci_descriptor *out,
+                            struct err *e)
+{
+    if (i->ref.transport == OCI_LAYOUT) {
+        int rc = oci_layout_open(&i->layout, i->ref.repository, e);
+        return rc < 0 ? rc : oci_layout_resolve(i->layout, &i->ref, out, e);
+    }
+    out->media_type = mem_strdup("");
+    if (!out->media_type)
+        return err_nomem(e, i->text);
+    return resolve_tag_once(i, r, &out->digest, e);
+}
+
+/* Follows indexes down to an image manifest. `at` is updated as it goes. */
+static int find_manifest(struct image *i, struct image_room *r, struct oci_descriptor *at,
+                         bool *check_platform, struct err *e)
+{
+    struct oci_platform platform = oci_platform_host();
+    for (int depth = 0; depth < INDEX_DEPTH_MAX; depth++) {
+        AUTO_BUF struct buf body;
+        buf_init(&body, LIMIT_MANIFEST);
+        int rc = fetch_document(i, r, at, &body, e);
+        enum oci_document_kind kind = OCI_MANIFEST;
+        if (rc == 0)
+            rc = oci_document_classify(&kind, at->media_type, body.data, body.len, e);
+        if (rc < 0)
+            return rc;
+        if (kind == OCI_MANIFEST) {
+            rc = oci_manifest_parse(&i->manifest, body.data, body.len, e);
+            i->manifest.digest = at->digest;
+            return rc;
+        }
+        struct oci_descriptor next = {0};
+        bool needs_check = false;
+        rc = oci_index_select(&next, &needs_check, body.data, body.len, &platform, e);
+        if (rc < 0)
+            return rc;
+        *check_platform |= needs_check;
+        oci_descriptor_fini(at);
+        *at = next;
+    }
+    return err_set(e, ERR_CORRUPT, "indexes are nested deeper than %d", INDEX_DEPTH_MAX);
+}
+
+static int fetch_config_blob(struct image *i, struct image_room *r, struct buf *out, struct err *e)
+{
+    const struct oci_descriptor *d = &i->manifest.config;
+    if (d->size > LIMIT_CONFIG)
+        return err_set(e, ERR_LIMIT, "config of %llu bytes", (unsigned long long)d->size);
+    if (i->layout)
+        return read_layout_document(i, d, out, e);
+    if (read_stored(r->store, &d->digest, out, e) == 0)
+        return 0;
+    AUTO_FILE_TMP struct file_tmp t = {.fd = -1};
+    int rc = file_tmp_open(&t, store_tmp_dir(r->store), e);
+    if (rc == 0)
+        rc = registry_blob(r->registry, &i->ref, d, t.fd, NULL, NULL, e);
+    if (rc < 0)
+        return rc;
+    AUTO_FREE char *data = mem_zalloc((size_t)d->size);
+    if (!data)
+        return err_nomem(e, "config");
+    rc = file_pread_full(t.fd, data, (size_t)d->size, 0, e);
+    if (rc == 0)
+        rc = buf_add(out, data, (size_t)d->size, e);
+    if (rc == 0)
+        rc = put_stored(r->store, &d->digest, out, e);
+    return rc;
+}
+
+static int load_config(struct image *i, struct image_room *r, bool check_platform, struct err *e)
+{
+    AUTO_BUF struct buf body;
+    buf_init(&body, LIMIT_CONFIG);
+    int rc = fetch_config_blob(i, r, &body, e);
+    if (rc == 0)
+        rc = oci_config_parse(&i->config, body.data, body.len, e);
+    if (rc < 0)
+        return err_in(e, "config");
+    i->config.digest = i->manifest.config.digest;
+    struct oci_platform host = oci_platform_host();
+    if (check_platform && strcmp(i->config.architecture, host.architecture) != 0)
+        return err_set(e, ERR_NOTFOUND, "the image is for %s, not for %s", i->config.architecture,
+                       host.architecture);
+    return oci_image_check(&i->manifest, &i->config, e);
+}
+
+int image_resolve(struct image **out, struct image_room *r, const char *text, struct err *e)
+{
+    AUTO_IMAGE struct image *i = mem_zalloc(sizeof(*i));
+    if (!i)
+        return err_nomem(e, text);
+    i->text = mem_strdup(text);
+    if (!i->text)
+        return err_nomem(e, text);
+    struct oci_descriptor at = {0};
+    bool check_platform = false;
+    int rc = oci_ref_parse(&i->ref, text, e);
+    if (rc < 0)
+        return rc;
+    rc = start_descriptor(i, r, &at, e);
+    if (rc == 0)
+        rc = find_manifest(i, r, &at, &check_platform, e);
+    if (rc == 0)
+        rc = load_config(i, r, check_platform, e);
+    oci_descriptor_fini(&at);
+    if (rc < 0)
+        return err_in(e, "image %s", text);
+    *out = MOVE(i);
+    return 0;
+}
+
+/* ---- Blobs ---- */
+
+/* Downloads into blobs/partial-…, which survives a kill and is continued by the next try, then
+ * renames. Only one thread of one process gets here for a blob: the run lock and `once` see to it. */
+static int download(struct image *i, struct image_room *r, const struct oci_descriptor *d,
+                    registry_progress *progress, void *ctx, struct err *e)
+{
+    char partial[BLOB_PATH_MAX];
+    char final[BLOB_PATH_MAX];
+    blob_path(partial, "blobs/partial", &d->digest);
+    blob_path(final, "blobs", &d->digest);
+    int dir = store_dir(r->store);
+    if (file_exists(dir, final))
+        return 0;
+    AUTO_FD int fd = -1;
+    int rc = file_make_dirs(dir, "blobs/partial", e);
+    if (rc == 0)
+        rc = file_open(&fd, dir, partial, O_RDWR | O_CREAT, 0666, e);
+    if (rc == 0)
+        rc = registry_blob(r->registry, &i->ref, d, fd, progress, ctx, e);
+    if (rc < 0)
+        return rc;
+    if (fdatasync(fd) < 0 || renameat(dir, partial, dir, final) < 0)
+        return err_sys(e, "storing blob %s", final);
+    return 0;
+}
+
+static int pull_layer(struct image *i, struct image_room *r, size_t n, registry_progress *progress,
+                      void *ctx, struct err *e)
+{
+    const struct oci_descriptor *d = &i->manifest.layers[n];
+    if (layer_has(r->store, &i->config.diff_ids[n]))
+        return 0;
+    char digest[DIGEST_TEXT_MAX];
+    AUTO_FREE char *key = mem_printf("pull %s", digest_print(&d->digest, digest));
+    if (!key)
+        return err_nomem(e, digest);
+    bool mine = false;
+    int rc = once_begin(r->once, key, &mine, NULL, e);
+    if (rc < 0 || !mine)
+        return rc;
+    rc = download(i, r, d, progress, ctx, e);
+    if (rc < 0)
+        err_in(e, "layer %s", digest);
+    once_end(r->once, key, rc, NULL, e);
+    return rc;
+}
+
+int image_pull(struct image *i, struct image_room *r, registry_progress *progress, void *ctx,
+               struct err *e)
+{
+    int rc = 0;
+    for (size_t n = 0; !i->layout && rc == 0 && n < i->manifest.layer_count; n++)
+        rc = pull_layer(i, r, n, progress, ctx, e);
+    return rc < 0 ? err_in(e, "image %s", i->text) : 0;
+}
+
+static int open_blob(struct image *i, struct image_room *r, const struct oci_descriptor *d,
+                     struct source *out, struct err *e)
+{
+    if (i->layout)
+        return oci_layout_blob(i->layout, d, out, e);
+    char path[BLOB_PATH_MAX];
+    blob_path(path, "blobs", &d->digest);
+    int fd = -1;
+    int rc = file_open(&fd, store_dir(r->store), path, O_RDONLY, 0, e);
+    return rc < 0 ? rc : source_from_fd(out, fd, e);
+}
+
+static int ingest_blob(struct image *i, struct image_room *r, size_t n, struct err *e)
+{
+    const struct oci_descriptor *d = &i->manifest.layers[n];
+    struct source blob = {0};
+    int rc = open_blob(i, r, d, &blob, e);
+    if (rc < 0)
+        return rc;
+    rc = layer_ingest(r->store, &blob, d, &i->config.diff_ids[n], r->ingest_workers, r->cancel, e);
+    source_close(&blob);
+    if (i->layout)
+        return rc;
+    char path[BLOB_PATH_MAX];
+    blob_path(path, "blobs", &d->digest);
+    /* A blob whose bytes do not match their digest was damaged here: the next run fetches it anew. */
+    if (rc == 0 || rc == -ERR_DIGEST)
+        unlinkat(store_dir(r->store), path, 0);
+    return rc;
+}
+
+static int ingest_layer(struct image *i, struct image_room *r, size_t n, struct err *e)
+{
+    const struct digest *diff_id = &i->config.diff_ids[n];
+    if (layer_has(r->store, diff_id))
+        return 0;
+    char digest[DIGEST_TEXT_MAX];
+    AUTO_FREE char *key = mem_printf("ingest %s", digest_print(diff_id, digest));
+    if (!key)
+        return err_nomem(e, digest);
+    bool mine = false;
+    int rc = once_begin(r->once, key, &mine, NULL, e);
+    if (rc < 0 || !mine)
+        return rc;
+    if (!layer_has(r->store, diff_id))
+        rc = ingest_blob(i, r, n, e);
+    if (rc < 0)
+        err_in(e, "layer %zu of %zu (%s)", n + 1, i->manifest.layer_count,
+               digest_print(&i->manifest.layers[n].digest, digest));
+    once_end(r->once, key, rc, NULL, e);
+    return rc;
+}
+
+int image_ingest(struct image *i, struct image_room *r, struct err *e)
+{
+    int rc = 0;
+    for (size_t n = 0; rc == 0 && n < i->manifest.layer_count; n++)
+        rc = ingest_layer(i, r, n, e);
+    return rc < 0 ? err_in(e, "image %s", i->text) : 0;
+}

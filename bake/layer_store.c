@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Layers as the store keeps them: layers/<diff_id hex> holds the digest of the region's block map and
+ * the layer index, in one file, so that a layer is there wholly or not at all. This is where oci's
+ * layer reader and blockdev's region writer meet; neither knows the other.
+ */
+#include "bake/pipeline.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+
+/* docs/formats/store.md, "Layers". */
+static const char magic[8] = {'t', 'b', '2', 'l', 'a', 'y', 'e', 'r'};
+
+enum { LAYER_PATH_MAX = 8 + DIGEST_TEXT_MAX };
+
+static void layer_path(char path[LAYER_PATH_MAX], const struct digest *diff_id)
+{
+    char hex[DIGEST_TEXT_MAX];
+    snprintf(path, LAYER_PATH_MAX, "layers/%s", digest_hex(diff_id, hex));
+}
+
+bool layer_has(struct store *s, const struct digest *diff_id)
+{
+    char path[LAYER_PATH_MAX];
+    layer_path(path, diff_id);
+    return file_exists(store_dir(s), path);
+}
+
+static int region_begin(void *ctx, uint64_t size, struct err *e)
+{
+    return region_file_begin(ctx, size, e);
+}
+
+static int region_data(void *ctx, uint64_t off, const void *data, size_t len, struct err *e)
+{
+    return region_file_data(ctx, off, data, len, e);
+}
+
+static int region_end(void *ctx, struct oci_extent **extents, size_t *count, struct err *e)
+{
+    struct region_extent *from = NULL;
+    size_t n = 0;
+    int rc = region_file_end(ctx, &from, &n, e);
+    if (rc < 0)
+        return rc;
+    AUTO_FREE struct region_extent *held = from;
+    struct oci_extent *to = NULL;
+    if (n > 0) {
+        to = mem_array(n, sizeof(*to));
+        if (!to)
+            return err_nomem(e, "file extents");
+    }
+    for (size_t i = 0; i < n; i++)
+        to[i] = (struct oci_extent){held[i].file_off, held[i].len, held[i].region_off};
+    *extents = to;
+    *count = n;
+    return 0;
+}
+
+static int layer_commit(struct store *s, const struct digest *diff_id, const struct oci_layer *l,
+                        const struct digest *region, struct err *e)
+{
+    AUTO_BUF struct buf index;
+    AUTO_BUF struct buf file;
+    buf_init(&index, LIMIT_LAYER_INDEX);
+    buf_init(&file, LIMIT_LAYER_INDEX + 128);
+    int rc = oci_layer_encode(l, &index, e);
+    if (rc < 0)
+        return rc;
+    struct digest sum;
+    digest_bytes(&sum, index.data, index.len);
+    rc = buf_add(&file, magic, sizeof(magic), e);
+    if (rc == 0)
+        rc = buf_add(&file, region->bytes, DIGEST_SHA256_LEN, e);
+    if (rc == 0)
+        rc = buf_add(&file, sum.bytes, DIGEST_SHA256_LEN, e);
+    if (rc == 0)
+        rc = buf_add(&file, index.data, index.len, e);
+    char path[LAYER_PATH_MAX];
+    layer_path(path, diff_id);
+    if (rc == 0)
+        rc = file_put(store_tmp_dir(s), store_dir(s), path, file.data, file.len, e);
+    return rc;
+}
+
+int layer_ingest(struct store *s, const struct source *blob, const struct oci_descriptor *d,
+                 const struct digest *diff_id, size_t workers, const struct cancel *c,
+                 struct err *e)
+{
+    static const struct oci_data_ops ops = {region_begin, region_data, region_end};
+    AUTO_REGION_WRITER struct region_writer *writer = NULL;
+    AUTO_OCI_LAYER struct oci_layer *layer = NULL;
+    AUTO_BLOCK_MAP struct block_map *region = NULL;
+    int rc = region_writer_new(&writer, s, workers, e);
+    if (rc < 0)
+        return rc;
+    struct oci_layer_options options = {
+        .blob = *d, .diff_id = *diff_id, .ops = &ops, .ctx = writer, .cancel = c};
+    rc = oci_layer_read(&layer, blob, &options, e);
+    if (rc == 0)
+        rc = region_writer_finish(writer, &region, e);
+    struct digest map;
+    if (rc == 0)
+        rc = store_put_map(s, region, &map, e);
+    if (rc == 0)
+        rc = layer_commit(s, diff_id, layer, &map, e);
+    return rc;
+}
+
+static int layer_decode_file(const struct buf *file, struct digest *region,
+                             struct oci_layer **layer, struct err *e)
+{
+    struct cursor c = {.at = file->data, .left = file->len};
+    const uint8_t *head;
+    const uint8_t *region_sum;
+    const uint8_t *index_sum;
+    int rc = cursor_bytes(&c, &head, sizeof(magic), e);
+    if (rc == 0)
+        rc = cursor_bytes(&c, &region_sum, DIGEST_SHA256_LEN, e);
+    if (rc == 0)
+        rc = cursor_bytes(&c, &index_sum, DIGEST_SHA256_LEN, e);
+    if (rc < 0)
+        return rc;
+    struct digest sum;
+    digest_bytes(&sum, c.at, c.left);
+    if (memcmp(head, magic, sizeof(magic)) != 0 ||
+        memcmp(sum.bytes, index_sum, DIGEST_SHA256_LEN) != 0)
+        return err_set(e, ERR_CORRUPT, "layer index is damaged");
+    *region = (struct digest){.algorithm = DIGEST_SHA256};
+    memcpy(region->bytes, region_sum, DIGEST_SHA256_LEN);
+    return oci_layer_decode(layer, c.at, c.left, e);
+}
+
+int layer_load(struct store *s, const struct digest *diff_id, struct oci_layer **layer,
+               struct block_map **region, struct err *e)
+{
+    char path[LAYER_PATH_MAX];
+    layer_path(path, diff_id);
+    AUTO_BUF struct buf file;
+    buf_init(&file, LIMIT_LAYER_INDEX + 128);
+    int rc = file_read(store_dir(s), path, &file, e);
+    if (rc < 0)
+        return rc;
+    AUTO_OCI_LAYER struct oci_layer *l = NULL;
+    struct digest map;
+    rc = layer_decode_file(&file, &map, &l, e);
+    if (rc == 0)
+        rc = store_get_map(s, &map, region, e);
+    if (rc < 0) {
+        err_in(e, "%s", path);
+        return err_hint(e, "remove %s/%s; the next bake makes it again", store_path(s), path);
+    }
+    *layer = MOVE(l);
+    return 0;
+}

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: MIT */
+/* Private to bake: what the stages of a run share. */
+#ifndef TB2_BAKE_PIPELINE_H
+#define TB2_BAKE_PIPELINE_H
+
+#include <pthread.h>
+
+#include "bake/bake.h"
+#include "bake/vm.h"
+#include "base/cancel.h"
+#include "blockdev/blockdev.h"
+#include "manifests/manifest.h"
+#include "oci/oci.h"
+#include "registry/registry.h"
+
+/* Bumped when the same inputs would give other bytes: part of every key. */
+enum { FORMAT_VERSION = 1 };
+
+/* ---- Work that several tasks want and one does --------------------------------------------- */
+
+struct once;
+int once_new(struct once **out, struct err *e) MUST_USE;
+void once_free(struct once *o);
+/*
+ * The first caller for `key` gets *mine = true, does the work and calls once_end. The others wait
+ * for that and get *mine = false with its value, or its error.
+ */
+int once_begin(struct once *o, const char *key, bool *mine, struct digest *value,
+               struct err *e) MUST_USE;
+/* `rc` and `e` are the work's result; `value` may be NULL. */
+void once_end(struct once *o, const char *key, int rc, const struct digest *value,
+              const struct err *e);
+
+/* ---- Room for VMs ---------------------------------------------------------------------------- */
+
+struct vm_gate {
+    pthread_mutex_t lock;
+    pthread_cond_t freed;
+    unsigned slots;     /* VMs at once */
+    uint64_t memory_mb; /* of all of them together; one bigger than this runs alone */
+    unsigned used_slots;
+    uint64_t used_memory_mb;
+    size_t entered; /* how often vm_gate_enter let someone in */
+};
+void vm_gate_init(struct vm_gate *g, unsigned slots, uint64_t memory_mb);
+void vm_gate_fini(struct vm_gate *g);
+int vm_gate_enter(struct vm_gate *g, uint64_t memory_mb, const struct cancel *c,
+                  struct err *e) MUST_USE;
+void vm_gate_leave(struct vm_gate *g, uint64_t memory_mb);
+
+/* ---- The machine room: what any VM of this process needs ------------------------------------ */
+
+struct machine_room {
+    struct store *store;
+    struct chunk_cache *cache;
+    struct guest_kernel kernel;
+    enum vm_accel accel; /* resolved: KVM or TCG */
+    char *vmm;           /* vm_version */
+    const struct cancel *cancel;
+};
+/* Finds kernel, accelerator and QEMU; ERR_NOTFOUND with a hint when something is missing. */
+int machine_room_open(struct machine_room *r, struct store *s, const char *cache_dir,
+                      enum vm_accel accel, const struct cancel *c, struct err *e) MUST_USE;
+void machine_room_close(struct machine_room *r); /* a zeroed one is fine */
+
+/* ---- A guest: VM, its disk and the channel to its agent ---------------------------------------- */
+
+struct guest_options {
+    const struct block_map *disk; /* borrowed for the guest's life */
+    uint32_t cpus;
+    uint64_t memory_mb;
+    uint64_t disk_limit; /* bytes that the guest may write; 0: no limit */
+    bool network;
+};
+
+struct guest {
+    const struct machine_room *room;
+    char *dir; /* sockets, console log, memory; removed with the guest */
+    char *memory_path;
+    struct bdev *disk; /* copy-on-write over the map */
+    struct nbd_server *nbd;
+    struct vm *vm;
+    struct agent *agent; /* NULL before connect and after disconnect */
+};
+
+/* Boots from the kernel; returns when the agent has answered and has the right time. */
+int guest_boot(struct guest **out, const struct machine_room *r, const struct guest_options *o,
+               struct err *e) MUST_USE;
+/* Restores: memory and device state from maps; returns when the guest runs, has the right time, a
+ * reseeded random generator and a thawed disk. */
+int guest_restore(struct guest **out, const struct machine_room *r, const struct guest_options *o,
+                  const struct template *t, struct err *e) MUST_USE;
+void guest_free(struct guest *g);
+DEFINE_AUTO(guest, guest_free)
+#define AUTO_GUEST CLEANUP(guest_free_auto_)
+
+/* ---- What runs in a guest ------------------------------------------------------------------------ */
+
+/* Environment, work directory and user, as steps change them. */
+struct guest_context {
+    char **env; /* NULL-terminated, sorted by name */
+    size_t env_count;
+    size_t env_capacity;
+    char *workdir;
+    char *user;
+};
+/* Sets or replaces a variable. */
+int guest_context_set(struct guest_context *c, const char *name, const char *value,
+                      struct err *e) MUST_USE;
+int guest_context_set_pair(struct guest_context *c, const char *pair, struct err *e) MUST_USE;
+void guest_context_fini(struct guest_context *c);
+
+/* Receives what guest commands print. */
+struct output_tap {
+    void (*line)(void *ctx, const char *line);
+    void *ctx;
+};
+
+/* Runs the recipe's steps; `context` is updated. Errors name the step and its last output. */
+int guest_run_steps(struct guest *g, const struct recipe *r, struct guest_context *context,
+                    const struct output_tap *tap, struct err *e) MUST_USE;
+
+/* Starts the start command (*process = 0: there is none). */
+int guest_start(struct guest *g, const struct recipe *r, const struct guest_context *context,
+                uint64_t *process, struct err *e) MUST_USE;
+
+/* Waits for the ready check to pass; fails at once when the start command has ended with a failure. */
+int guest_wait_ready(struct guest *g, const struct recipe_ready *ready,
+                     const struct guest_context *context, uint64_t process, struct err *e) MUST_USE;
+
+/* ---- Images and disks --------------------------------------------------------------------------- */
+
+struct image {
+    char *text; /* the reference as written */
+    struct oci_ref ref;
+    struct oci_layout *layout; /* of an oci: reference */
+    struct oci_manifest manifest;
+    struct oci_config config;
+};
+
+/* Where images come from: shared by the tasks of a run. */
+struct image_room {
+    struct store *store;
+    struct registry *registry;
+    struct once *once;
+    size_t ingest_workers;
+    const struct cancel *cancel;
+};
+
+int image_room_open(struct image_room *r, struct store *s, const struct registry_options *o,
+                    struct err *e) MUST_USE;
+void image_room_close(struct image_room *r); /* a zeroed one is fine */
+
+int image_resolve(struct image **out, struct image_room *r, const char *text,
+                  struct err *e) MUST_USE;
+void image_free(struct image *i);
+DEFINE_AUTO(image, image_free)
+#define AUTO_IMAGE CLEANUP(image_free_auto_)
+
+/* Gets the blobs of the layers that are neither ingested nor here yet. *size counts bytes fetched. */
+int image_pull(struct image *i, struct image_room *r, registry_progress *progress, void *ctx,
+               struct err *e) MUST_USE;
+/* Turns what was pulled into chunks and indexes. */
+int image_ingest(struct image *i, struct image_room *r, struct err *e) MUST_USE;
+/* The disk of the image with `free_size` bytes of free room, as a stored map. */
+int image_assemble(struct image *i, struct image_room *r, uint64_t free_size,
+                   struct block_map **out, struct digest *digest, struct err *e) MUST_USE;
+
+/* Layers as the store keeps them (docs/formats/store.md). */
+bool layer_has(struct store *s, const struct digest *diff_id);
+int layer_ingest(struct store *s, const struct source *blob, const struct oci_descriptor *d,
+                 const struct digest *diff_id, size_t workers, const struct cancel *c,
+                 struct err *e) MUST_USE;
+int layer_load(struct store *s, const struct digest *diff_id, struct oci_layer **layer,
+               struct block_map **region, struct err *e) MUST_USE;
+
+/* ---- Templates ------------------------------------------------------------------------------------ */
+
+/* Everything that can change the result of a task. */
+struct key_inputs {
+    const struct task *task;
+    const struct image *image;
+    const struct json *recipe; /* canonical */
+    const struct machine_room *room;
+};
+int template_key(struct digest *out, const struct key_inputs *in, struct err *e) MUST_USE;
+
+/* True if a template with this key is in the store; *out is its record. */
+int template_find_key(struct store *s, const struct digest *key, bool *found, struct digest *record,
+                      struct err *e) MUST_USE;
+int template_load_record(struct template **out, struct store *s, const struct digest *record,
+                         struct err *e) MUST_USE;
+/* A template from a document that is not stored yet; copies it. */
+int template_from_document(struct template **out, const struct json *document,
+                           struct err *e) MUST_USE;
+/* Stores the document as a record and the key's pointer to it. */
+int template_put(struct store *s, const struct digest *key, const struct json *document,
+                 struct digest *record, struct err *e) MUST_USE;
+/* Points the alias to the record. */
+int catalog_put(struct store *s, const char *alias, const char *task, const struct digest *key,
+                const struct digest *record, struct err *e) MUST_USE;
+
+/* A digest as a JSON string; NULL when memory is short. */
+struct json *json_digest(const struct digest *d);
+/* The digest that a required member holds. */
+int json_get_digest(const struct json *j, const char *key, struct digest *out,
+                    struct err *e) MUST_USE;
+
+/* The ready check as the record keeps it. */
+int ready_decode(struct recipe_ready *out, const struct json *document, struct err *e) MUST_USE;
+struct json *ready_encode(const struct recipe_ready *r);
+void ready_fini(struct recipe_ready *r);
+
+/* ---- One task ---------------------------------------------------------------------------------------- */
+
+struct run {
+    const struct bake_options *options;
+    struct store *store;
+    struct recipe *recipe;
+    struct json *recipe_json;
+    struct image_room images;
+    struct machine_room machines;
+    bool machines_open;
+    pthread_mutex_t machines_lock;
+    struct vm_gate gate;
+    struct e2b *server; /* NULL: local catalog only */
+    pthread_mutex_t event_lock;
+    int journal_fd;
+};
+
+/* A task under way. */
+struct baking {
+    struct run *run;
+    struct bake_task_result *result;
+    struct task *task;
+    struct image *image;
+    struct template *template;
+    int64_t stage_start_ms;
+    uint64_t transfer_total;
+};
+
+/* Takes a task through all stages; the result is in result->outcome and result->err. */
+void bake_task(struct run *run, struct bake_task_result *result);
+
+/* Boot, steps, ready, snapshot: the template's document. */
+int warm_task(struct baking *b, const struct block_map *disk, const struct digest *base_disk,
+              const struct digest *key, struct json **document, struct err *e) MUST_USE;
+/* Restores what the record says in a fresh VM and passes its ready check. *ready_ms: start of the
+ * VMM to ready. */
+int prove_template(const struct template *t, const struct machine_room *r, int64_t *ready_ms,
+                   struct err *e) MUST_USE;
+int register_template(struct baking *b, const struct template *t, struct err *e) MUST_USE;
+
+/* Events: stage changes, progress, output; also written to the journal. */
+void baking_stage(struct baking *b, enum bake_stage stage);
+void baking_progress(struct baking *b, uint64_t done, uint64_t total);
+void baking_output(void *baking, const char *line);
+void baking_finish(struct baking *b);
+void run_event(struct run *run, const struct bake_event *event);
+
+/* Opens the run's journal; *path is its name in the store, free with free(). */
+int journal_open(struct run *run, char **path, struct err *e) MUST_USE;
+
+#endif

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Registration: the local catalog always, a template server when one is set. The server builds from
+ * the task's image with the recipe's steps; its alias is the catalog's.
+ */
+#include "bake/pipeline.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+/* Steps in the server's terms. Argument lists are owned; the strings in them are the recipe's. */
+struct server_steps {
+    struct e2b_step *steps;
+    size_t count;
+    size_t capacity;
+};
+
+static void server_steps_fini(struct server_steps *s)
+{
+    for (size_t i = 0; i < s->count; i++) {
+        const char **args;
+        memcpy(&args, &s->steps[i].args, sizeof(args));
+        free(args);
+    }
+    free(s->steps);
+}
+
+/* Adds a step with up to two arguments; `second` NULL: one. */
+static int add_step(struct server_steps *s, const char *type, const char *first, const char *second,
+                    struct err *e)
+{
+    int rc = mem_grow(&s->steps, &s->capacity, s->count + 1, sizeof(*s->steps), e);
+    const char **args = rc == 0 ? mem_array(3, sizeof(*args)) : NULL;
+    if (!args)
+        return err_nomem(e, "server steps");
+    args[0] = first;
+    args[1] = second;
+    s->steps[s->count++] = (struct e2b_step){.type = type, .args = args};
+    return 0;
+}
+
+static int add_recipe_step(struct server_steps *s, const struct recipe_step *step, struct err *e)
+{
+    int rc = 0;
+    switch (step->kind) {
+    case RECIPE_RUN:
+        if (!step->text) {
+            err_set(e, ERR_UNSUPPORTED, "line %u: a step given as a list of arguments", step->line);
+            return err_hint(e, "the template server runs shell text only: write the step as text");
+        }
+        return add_step(s, "RUN", step->text, step->user ? step->user : NULL, e);
+    case RECIPE_ENV:
+        for (size_t i = 0; rc == 0 && i < step->env_count; i++)
+            rc = add_step(s, "ENV", step->env[i].name, step->env[i].value, e);
+        return rc;
+    case RECIPE_WORKDIR:
+        return add_step(s, "WORKDIR", step->text, NULL, e);
+    case RECIPE_USER:
+        return add_step(s, "USER", step->text, NULL, e);
+    }
+    return err_set(e, ERR_UNSUPPORTED, "step of unknown kind");
+}
+
+static int make_steps(struct server_steps *s, const struct baking *b, struct err *e)
+{
+    /* Root first, said outright: servers differ in whom they start with. */
+    int rc = add_step(s, "USER", "root", NULL, e);
+    for (size_t i = 0; rc == 0 && i < b->task->env_count; i++)
+        rc = add_step(s, "ENV", b->task->env[i].name, b->task->env[i].value, e);
+    for (size_t i = 0; rc == 0 && i < b->run->recipe->step_count; i++)
+        rc = add_recipe_step(s, &b->run->recipe->steps[i], e);
+    return rc;
+}
+
+static int server_register(struct baking *b, const struct template *t, struct err *e)
+{
+    struct server_steps steps = {0};
+    struct e2b_result result = {0};
+    int rc = make_steps(&steps, b, e);
+    if (rc == 0) {
+        const struct recipe *recipe = b->run->recipe;
+        struct e2b_template wanted = {
+            .alias = t->alias,
+            .from_image = b->task->image,
+            .steps = steps.steps,
+            .step_count = steps.count,
+            .start_command = recipe->start,
+            .ready_command =
+                recipe->ready.kind == RECIPE_READY_COMMAND ? recipe->ready.command : NULL,
+            .cpus = t->cpus,
+            .memory_mb = t->memory_mb,
+            .force = b->run->options->force,
+        };
+        rc = e2b_register(b->run->server, &wanted, baking_output, b, &result, e);
+    }
+    e2b_result_fini(&result);
+    server_steps_fini(&steps);
+    return rc < 0 ? err_in(e, "template server") : 0;
+}
+
+int register_template(struct baking *b, const struct template *t, struct err *e)
+{
+    int rc = catalog_put(b->run->store, t->alias, t->task, &t->key, &t->record, e);
+    if (rc == 0 && b->run->server)
+        rc = server_register(b, t, e);
+    return rc;
+}

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A run: tasks handed to `jobs` threads in the order of their names, until none is left or the run is
+ * cancelled. One task's failure is that task's alone. Results depend on nothing but the tasks: the
+ * threads share layers, tags and VM places through image_room and vm_gate.
+ */
+#include "bake/pipeline.h"
+
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/mem.h"
+
+enum { GUEST_MEMORY_DEFAULT_MB = 2048, JOBS_MAX = 64 };
+
+static uint64_t machine_memory_mb(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES);
+    long page_size = sysconf(_SC_PAGESIZE);
+    return pages > 0 && page_size > 0 ? (uint64_t)pages * (uint64_t)page_size >> 20 : 1024;
+}
+
+unsigned bake_default_jobs(void)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    uint64_t by_memory = machine_memory_mb() * 3 / 4 / GUEST_MEMORY_DEFAULT_MB;
+    uint64_t jobs = cores > 1 ? (uint64_t)cores : 1;
+    if (jobs > by_memory)
+        jobs = by_memory;
+    return jobs < 1 ? 1 : jobs > JOBS_MAX ? JOBS_MAX : (unsigned)jobs;
+}
+
+/* ---- Opening and closing ---- */
+
+static int open_server(struct run *run, struct err *e)
+{
+    const struct bake_options *o = run->options;
+    if (!o->e2b_api_url)
+        return 0;
+    struct e2b_options server = {
+        .api_url = o->e2b_api_url, .api_key = o->e2b_api_key, .cancel = o->cancel};
+    return e2b_new(&run->server, &server, e);
+}
+
+static struct registry_options registry_settings(const struct bake_options *o)
+{
+    return (struct registry_options){.plain_http_hosts = o->plain_http_hosts,
+                                     .config_path = o->docker_config,
+                                     .cancel = o->cancel};
+}
+
+static int run_open(struct run *run, struct store *s, const struct bake_options *o, struct err *e)
+{
+    *run = (struct run){.options = o, .store = s, .journal_fd = -1};
+    pthread_mutex_init(&run->machines_lock, NULL);
+    pthread_mutex_init(&run->event_lock, NULL);
+    vm_gate_init(&run->gate, o->jobs ? o->jobs : bake_default_jobs(), machine_memory_mb() * 3 / 4);
+    int rc = recipe_load(&run->recipe, o->recipe_path, e);
+    if (rc < 0)
+        return rc;
+    run->recipe_json = recipe_canonical(run->recipe);
+    if (!run->recipe_json)
+        return err_nomem(e, "recipe");
+    struct registry_options registry = registry_settings(o);
+    rc = image_room_open(&run->images, s, &registry, e);
+    if (rc == 0)
+        rc = open_server(run, e);
+    return rc;
+}
+
+static void run_close(struct run *run)
+{
+    if (run->machines_open)
+        machine_room_close(&run->machines);
+    image_room_close(&run->images);
+    e2b_free(run->server);
+    json_free(run->recipe_json);
+    recipe_free(run->recipe);
+    vm_gate_fini(&run->gate);
+    pthread_mutex_destroy(&run->event_lock);
+    pthread_mutex_destroy(&run->machines_lock);
+    file_close(&run->journal_fd);
+}
+
+/* ---- Tasks ---- */
+
+static bool has_name(char *const *names, size_t count, const char *name)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(names[i], name) == 0)
+            return true;
+    }
+    return false;
+}
+
+static int add_result(struct bake_report *out, const char *name, struct err *e)
+{
+    char *copy = mem_strdup(name);
+    if (!copy)
+        return err_nomem(e, "task list");
+    out->results[out->count++] = (struct bake_task_result){.task = copy, .err = ERR_INIT};
+    return 0;
+}
+
+/* The tasks wanted, in the order of their names, each once. */
+static int select_tasks(struct bake_report *out, const struct bake_options *o, char *const *names,
+                        size_t count, struct err *e)
+{
+    for (size_t i = 0; o->names && i < o->name_count; i++) {
+        if (has_name(names, count, o->names[i]))
+            continue;
+        err_set(e, ERR_INPUT, "task '%s' is not in %s", o->names[i], o->tasks_dir);
+        return err_hint(e, "a task is a directory that holds a task.toml; check the spelling");
+    }
+    out->results = mem_array(count, sizeof(*out->results));
+    if (!out->results)
+        return err_nomem(e, "task list");
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        bool wanted = !o->names;
+        for (size_t n = 0; !wanted && n < o->name_count; n++)
+            wanted = strcmp(o->names[n], names[i]) == 0;
+        if (wanted)
+            rc = add_result(out, names[i], e);
+    }
+    return rc;
+}
+
+static int list_tasks(struct bake_report *out, const struct bake_options *o, struct err *e)
+{
+    char **names = NULL;
+    size_t count = 0;
+    int rc = task_list(&names, &count, o->tasks_dir, e);
+    if (rc < 0)
+        return rc;
+    rc = select_tasks(out, o, names, count, e);
+    if (rc == 0 && out->count == 0) {
+        err_set(e, ERR_INPUT, "no tasks in %s", o->tasks_dir);
+        rc = err_hint(e, "a task is a directory that holds a task.toml");
+    }
+    for (size_t i = 0; i < count; i++)
+        free(names[i]);
+    free(names);
+    return rc;
+}
+
+struct work {
+    struct run *run;
+    struct bake_report *report;
+    atomic_size_t next;
+};
+
+static void *work_thread(void *self)
+{
+    struct work *w = self;
+    for (;;) {
+        size_t n = atomic_fetch_add(&w->next, 1);
+        if (n >= w->report->count)
+            return NULL;
+        bake_task(w->run, &w->report->results[n]);
+    }
+}
+
+/* Runs the tasks on up to `jobs` threads, of which the caller is one. */
+static void run_tasks(struct run *run, struct bake_report *report)
+{
+    struct work w = {.run = run, .report = report};
+    size_t jobs = run->gate.slots;
+    if (jobs > report->count)
+        jobs = report->count;
+    pthread_t threads[JOBS_MAX];
+    size_t started = 0;
+    while (started + 1 < jobs && started < JOBS_MAX &&
+           pthread_create(&threads[started], NULL, work_thread, &w) == 0)
+        started++;
+    work_thread(&w);
+    for (size_t i = 0; i < started; i++)
+        pthread_join(threads[i], NULL);
+}
+
+static void fill_report(struct bake_report *out, struct run *run)
+{
+    struct registry_stats stats = registry_stats(run->images.registry);
+    out->manifest_heads = stats.manifest_heads;
+    out->manifest_gets = stats.manifest_gets;
+    out->blob_gets = stats.blob_gets;
+    out->blob_bytes = stats.blob_bytes;
+    out->vm_tasks = run->gate.entered;
+    out->store = store_stats(run->store);
+}
+
+/* One run per store at a time: what two runs would do twice is done once. */
+static int lock_store(int *fd, struct store *s, struct err *e)
+{
+    int rc = file_lock(fd, store_dir(s), "lock", true, false, e);
+    if (rc == -ERR_BUSY) {
+        err_set(e, ERR_BUSY, "another bake is using the store %s", store_path(s));
+        return err_hint(e, "wait for it to end, or use another store (--store)");
+    }
+    return rc;
+}
+
+int bake_run(struct bake_report *out, struct store *s, const struct bake_options *o, struct err *e)
+{
+    int64_t start_ms = clock_ms();
+    *out = (struct bake_report){0};
+    AUTO_FD int lock = -1;
+    int rc = lock_store(&lock, s, e);
+    if (rc < 0)
+        return rc;
+    struct run run;
+    rc = run_open(&run, s, o, e);
+    if (rc == 0)
+        rc = list_tasks(out, o, e);
+    if (rc == 0)
+        rc = journal_open(&run, &out->journal, e);
+    if (rc == 0) {
+        run_event(&run, &(struct bake_event){.kind = EVENT_RUN_STARTED, .count = out->count});
+        run_tasks(&run, out);
+        run_event(&run, &(struct bake_event){.kind = EVENT_RUN_FINISHED, .count = out->count});
+        fill_report(out, &run);
+    }
+    run_close(&run);
+    out->wall_ms = clock_ms() - start_ms;
+    if (rc < 0)
+        bake_report_fini(out);
+    return rc;
+}
+
+static void free_text(const char *text)
+{
+    char *held;
+    memcpy(&held, &text, sizeof(held));
+    free(held);
+}
+
+void bake_report_fini(struct bake_report *r)
+{
+    for (size_t i = 0; i < r->count; i++) {
+        free_text(r->results[i].task);
+        free_text(r->results[i].alias);
+    }
+    free(r->results);
+    free(r->journal);
+    *r = (struct bake_report){0};
+}

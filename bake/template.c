@@ -1,0 +1,403 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Templates: a record is an immutable JSON document named by its digest; keys/ and catalog/ hold
+ * small pointers to records that are replaced atomically. So a template that is being baked anew
+ * stays usable until the moment its pointer moves.
+ */
+#include "bake/pipeline.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+
+enum { OBJECT_PATH_MAX = 16 + DIGEST_TEXT_MAX };
+
+static void object_path(char path[OBJECT_PATH_MAX], const char *directory, const struct digest *d)
+{
+    char hex[DIGEST_TEXT_MAX];
+    snprintf(path, OBJECT_PATH_MAX, "%s/%s.json", directory, digest_hex(d, hex));
+}
+
+struct json *json_digest(const struct digest *d)
+{
+    char text[DIGEST_TEXT_MAX];
+    return json_new_string(digest_print(d, text));
+}
+
+int json_get_digest(const struct json *j, const char *key, struct digest *out, struct err *e)
+{
+    const char *text = NULL;
+    int rc = json_get_string(j, key, &text, e);
+    if (rc == 0 && digest_parse(out, text, e) < 0)
+        rc = err_in(e, "'%s'", key);
+    return rc;
+}
+
+/* An alias becomes a file name: only what aliases are made of, no dots, no slashes. */
+static bool alias_is_legal(const char *alias)
+{
+    size_t len = strlen(alias);
+    return len > 0 && len <= 200 &&
+           strspn(alias, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") == len;
+}
+
+/* ---- Keys ---- */
+
+static struct json *json_env(const struct env_pair *env, size_t count)
+{
+    struct json *object = json_new_object();
+    for (size_t i = 0; i < count; i++)
+        json_set(object, env[i].name, json_new_string(env[i].value));
+    return object;
+}
+
+static struct json *key_document(const struct key_inputs *in)
+{
+    struct json *j = json_new_object();
+    json_set(j, "format", json_new_integer(FORMAT_VERSION));
+    json_set(j, "manifest", json_digest(&in->image->manifest.digest));
+    json_set(j, "config", json_digest(&in->image->manifest.config.digest));
+    json_set(j, "recipe", json_clone(in->recipe));
+    json_set(j, "cpus", json_new_integer(in->task->cpus));
+    json_set(j, "memory_mb", json_new_integer((int64_t)in->task->memory_mb));
+    json_set(j, "storage_mb", json_new_integer((int64_t)in->task->storage_mb));
+    json_set(j, "internet", json_new_bool(in->task->allow_internet));
+    json_set(j, "env", json_env(in->task->env, in->task->env_count));
+    json_set(j, "kernel", json_digest(&in->room->kernel.digest));
+    json_set(j, "vmm", json_new_string(in->room->vmm));
+    json_set(j, "accel", json_new_string(in->room->accel == VM_ACCEL_KVM ? "kvm" : "tcg"));
+    return j;
+}
+
+int template_key(struct digest *out, const struct key_inputs *in, struct err *e)
+{
+    AUTO_JSON struct json *j = key_document(in);
+    AUTO_FREE char *text = NULL;
+    int rc = json_print(j, 0, &text, e);
+    if (rc == 0)
+        digest_bytes(out, text, strlen(text));
+    return rc;
+}
+
+/* ---- Reading ---- */
+
+static int read_json(struct store *s, const char *path, struct json **out, struct digest *digest,
+                     struct err *e)
+{
+    AUTO_BUF struct buf bytes;
+    buf_init(&bytes, LIMIT_RECORD);
+    int rc = file_read(store_dir(s), path, &bytes, e);
+    if (rc < 0)
+        return rc;
+    if (digest)
+        digest_bytes(digest, bytes.data, bytes.len);
+    return json_parse(out, bytes.data, bytes.len, path, e);
+}
+
+int template_find_key(struct store *s, const struct digest *key, bool *found, struct digest *record,
+                      struct err *e)
+{
+    char path[OBJECT_PATH_MAX];
+    object_path(path, "keys", key);
+    AUTO_JSON struct json *pointer = NULL;
+    *found = false;
+    if (!file_exists(store_dir(s), path))
+        return 0;
+    int rc = read_json(s, path, &pointer, NULL, e);
+    if (rc == 0)
+        rc = json_get_digest(pointer, "record", record, e);
+    if (rc < 0)
+        return err_in(e, "%s", path);
+    object_path(path, "templates", record);
+    *found = file_exists(store_dir(s), path);
+    return 0;
+}
+
+void template_free(struct template *t)
+{
+    if (!t)
+        return;
+    free(t->alias);
+    free(t->task);
+    for (size_t i = 0; t->env && t->env[i]; i++)
+        free(t->env[i]);
+    free(t->env);
+    json_free(t->document);
+    free(t);
+}
+
+static int decode_env(struct template *t, struct err *e)
+{
+    struct json *list = NULL;
+    int rc = json_get_array(t->document, "env", &list, e);
+    if (rc < 0)
+        return rc;
+    size_t count = json_length(list);
+    t->env = mem_array(count + 1, sizeof(char *));
+    for (size_t i = 0; t->env && i < count; i++) {
+        const char *pair = json_as_string(json_element(list, i));
+        if (!pair)
+            return err_set(e, ERR_CORRUPT, "'env' holds something that is no string");
+        t->env[i] = mem_strdup(pair);
+        if (!t->env[i])
+            return err_nomem(e, "template");
+    }
+    return t->env ? 0 : err_nomem(e, "template");
+}
+
+static int decode_digests(struct template *t, struct err *e)
+{
+    static const struct {
+        const char *key;
+        size_t offset;
+    } fields[] = {
+        {"key", offsetof(struct template, key)},
+        {"disk", offsetof(struct template, disk)},
+        {"base_disk", offsetof(struct template, base_disk)},
+        {"memory", offsetof(struct template, memory)},
+        {"state", offsetof(struct template, state)},
+    };
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < ARRAY_LEN(fields); i++) {
+        struct digest d;
+        rc = json_get_digest(t->document, fields[i].key, &d, e);
+        if (rc == 0)
+            memcpy((char *)t + fields[i].offset, &d, sizeof(d));
+    }
+    return rc;
+}
+
+static int decode_texts(struct template *t, struct err *e)
+{
+    const struct {
+        const char *key;
+        const char **out;
+    } fields[] = {
+        {"vmm", &t->vmm},         {"accel", &t->accel}, {"kernel", &t->kernel},
+        {"created", &t->created}, {"user", &t->user},   {"workdir", &t->workdir},
+    };
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < ARRAY_LEN(fields); i++)
+        rc = json_get_string(t->document, fields[i].key, fields[i].out, e);
+    return rc;
+}
+
+static int decode_record(struct template *t, struct err *e)
+{
+    const char *alias = NULL;
+    const char *task = NULL;
+    uint64_t cpus = 0;
+    int rc = decode_digests(t, e);
+    if (rc == 0)
+        rc = decode_texts(t, e);
+    if (rc == 0)
+        rc = json_get_string(t->document, "alias", &alias, e);
+    if (rc == 0)
+        rc = json_get_string(t->document, "task", &task, e);
+    if (rc == 0)
+        rc = json_get_u64(t->document, "state_size", &t->state_size, e);
+    if (rc == 0)
+        rc = json_get_u64(t->document, "memory_mb", &t->memory_mb, e);
+    if (rc == 0)
+        rc = json_get_u64(t->document, "cpus", &cpus, e);
+    if (rc == 0)
+        rc = json_get_bool_opt(t->document, "network", false, &t->network, e);
+    if (rc == 0)
+        rc = decode_env(t, e);
+    if (rc < 0)
+        return rc;
+    if (cpus == 0 || cpus > 255 || t->memory_mb == 0 || t->memory_mb > (1U << 24))
+        return err_set(e, ERR_CORRUPT, "resources are out of range");
+    t->cpus = (uint32_t)cpus;
+    t->alias = mem_strdup(alias);
+    t->task = mem_strdup(task);
+    return t->alias && t->task ? 0 : err_nomem(e, "template");
+}
+
+int template_from_document(struct template **out, const struct json *document, struct err *e)
+{
+    AUTO_TEMPLATE struct template *t = mem_zalloc(sizeof(*t));
+    if (!t)
+        return err_nomem(e, "template");
+    t->document = json_clone(document);
+    int rc = t->document ? decode_record(t, e) : err_nomem(e, "template");
+    if (rc < 0)
+        return rc;
+    *out = MOVE(t);
+    return 0;
+}
+
+int template_load_record(struct template **out, struct store *s, const struct digest *record,
+                         struct err *e)
+{
+    char path[OBJECT_PATH_MAX];
+    object_path(path, "templates", record);
+    AUTO_TEMPLATE struct template *t = mem_zalloc(sizeof(*t));
+    if (!t)
+        return err_nomem(e, "template");
+    int rc = read_json(s, path, &t->document, &t->record, e);
+    if (rc < 0)
+        return rc;
+    if (!digest_equal(&t->record, record)) {
+        err_set(e, ERR_DIGEST, "%s does not match its name", path);
+        return err_hint(e, "bake the task again with --force");
+    }
+    rc = decode_record(t, e);
+    if (rc < 0)
+        return err_in(e, "%s", path);
+    *out = MOVE(t);
+    return 0;
+}
+
+static int load_alias(struct template **out, struct store *s, const char *alias, struct err *e)
+{
+    if (!alias_is_legal(alias))
+        return err_set(e, ERR_NOTFOUND, "'%s' is no template alias", alias);
+    AUTO_FREE char *path = mem_printf("catalog/%s.json", alias);
+    if (!path)
+        return err_nomem(e, "catalog");
+    AUTO_JSON struct json *pointer = NULL;
+    struct digest record;
+    int rc = read_json(s, path, &pointer, NULL, e);
+    if (rc == -ERR_NOTFOUND)
+        return err_set(e, ERR_NOTFOUND, "no template '%s' in the catalog of %s", alias,
+                       store_path(s));
+    if (rc == 0)
+        rc = json_get_digest(pointer, "record", &record, e);
+    return rc < 0 ? err_in(e, "%s", path) : template_load_record(out, s, &record, e);
+}
+
+/* The only template whose task has this name. */
+static int load_by_task(struct template **out, struct store *s, const char *task, struct err *e)
+{
+    char **aliases = NULL;
+    size_t count = 0;
+    int rc = template_list(&aliases, &count, s, e);
+    AUTO_TEMPLATE struct template *found = NULL;
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        AUTO_TEMPLATE struct template *t = NULL;
+        struct err ignored = ERR_INIT; /* a damaged neighbour is not what was asked for */
+        if (load_alias(&t, s, aliases[i], &ignored) < 0 || strcmp(t->task, task) != 0)
+            continue;
+        if (found) {
+            err_set(e, ERR_INPUT, "task %s has several templates", task);
+            rc = err_hint(e, "name one by its alias: see 'tb2-bake ls'");
+        } else {
+            found = MOVE(t);
+        }
+    }
+    for (size_t i = 0; i < count; i++)
+        free(aliases[i]);
+    free(aliases);
+    if (rc < 0)
+        return rc;
+    if (!found) {
+        err_set(e, ERR_NOTFOUND, "no template '%s' in the catalog of %s", task, store_path(s));
+        return err_hint(e, "'tb2-bake ls' lists what is there");
+    }
+    *out = MOVE(found);
+    return 0;
+}
+
+int template_load(struct template **out, struct store *s, const char *alias, struct err *e)
+{
+    int rc = load_alias(out, s, alias, e);
+    return rc == -ERR_NOTFOUND ? load_by_task(out, s, alias, e) : rc;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    char *const *left = a;
+    char *const *right = b;
+    return strcmp(*left, *right);
+}
+
+int template_list(char ***aliases, size_t *count, struct store *s, struct err *e)
+{
+    AUTO_FD int fd = -1;
+    int rc = file_open(&fd, store_dir(s), "catalog", O_RDONLY | O_DIRECTORY, 0, e);
+    if (rc == -ERR_NOTFOUND) {
+        *aliases = NULL;
+        *count = 0;
+        return 0;
+    }
+    if (rc < 0)
+        return rc;
+    DIR *d = fdopendir(fd);
+    if (!d)
+        return err_sys(e, "listing the catalog");
+    fd = -1;
+    char **names = NULL;
+    size_t used = 0;
+    size_t capacity = 0;
+    struct dirent *entry;
+    while (rc == 0 && (entry = readdir(d))) {
+        size_t len = strlen(entry->d_name);
+        if (len < 6 || strcmp(entry->d_name + len - 5, ".json") != 0)
+            continue;
+        rc = mem_grow(&names, &capacity, used + 1, sizeof(*names), e);
+        if (rc == 0 && !(names[used++] = mem_strndup(entry->d_name, len - 5)))
+            rc = err_nomem(e, "catalog");
+    }
+    closedir(d);
+    if (rc < 0) {
+        for (size_t i = 0; i < used; i++)
+            free(names[i]);
+        free(names);
+        return rc;
+    }
+    if (used > 0)
+        qsort(names, used, sizeof(*names), compare_names);
+    *aliases = names;
+    *count = used;
+    return 0;
+}
+
+/* ---- Writing ---- */
+
+static int put_json(struct store *s, const char *path, const struct json *j, struct err *e)
+{
+    AUTO_FREE char *text = NULL;
+    int rc = json_print(j, 0, &text, e);
+    return rc < 0 ? rc : file_put(store_tmp_dir(s), store_dir(s), path, text, strlen(text), e);
+}
+
+int template_put(struct store *s, const struct digest *key, const struct json *document,
+                 struct digest *record, struct err *e)
+{
+    AUTO_FREE char *text = NULL;
+    int rc = file_make_dirs(store_dir(s), "keys", e);
+    if (rc == 0)
+        rc = json_print(document, 0, &text, e);
+    if (rc < 0)
+        return rc;
+    digest_bytes(record, text, strlen(text));
+    char path[OBJECT_PATH_MAX];
+    object_path(path, "templates", record);
+    rc = file_put(store_tmp_dir(s), store_dir(s), path, text, strlen(text), e);
+    if (rc < 0)
+        return rc;
+    AUTO_JSON struct json *pointer = json_new_object();
+    json_set(pointer, "record", json_digest(record));
+    object_path(path, "keys", key);
+    return put_json(s, path, pointer, e);
+}
+
+int catalog_put(struct store *s, const char *alias, const char *task, const struct digest *key,
+                const struct digest *record, struct err *e)
+{
+    if (!alias_is_legal(alias))
+        return err_set(e, ERR_INPUT, "'%s' cannot be an alias", alias);
+    AUTO_FREE char *path = mem_printf("catalog/%s.json", alias);
+    AUTO_JSON struct json *j = json_new_object();
+    json_set(j, "alias", json_new_string(alias));
+    json_set(j, "task", json_new_string(task));
+    json_set(j, "key", json_digest(key));
+    json_set(j, "record", json_digest(record));
+    return path ? put_json(s, path, j, e) : err_nomem(e, "catalog");
+}

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: MIT */
+/* Using a template: prove, run, verify. All restore a copy and throw it away. */
+#include "bake/pipeline.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+/* ---- The ready check in the record ---- */
+
+static const char *const ready_kinds[] = {
+    [RECIPE_READY_NONE] = "none",
+    [RECIPE_READY_COMMAND] = "command",
+    [RECIPE_READY_PORT] = "port",
+};
+
+struct json *ready_encode(const struct recipe_ready *r)
+{
+    struct json *j = json_new_object();
+    json_set(j, "kind", json_new_string(ready_kinds[r->kind]));
+    if (r->kind == RECIPE_READY_COMMAND)
+        json_set(j, "command", json_new_string(r->command));
+    if (r->kind == RECIPE_READY_PORT)
+        json_set(j, "port", json_new_integer(r->port));
+    json_set(j, "interval_ms", json_new_integer((int64_t)r->interval_ms));
+    json_set(j, "timeout_ms", json_new_integer((int64_t)r->timeout_ms));
+    json_set(j, "try_timeout_ms", json_new_integer((int64_t)r->try_timeout_ms));
+    return j;
+}
+
+void ready_fini(struct recipe_ready *r)
+{
+    free(r->command);
+    *r = (struct recipe_ready){0};
+}
+
+static int decode_kind(struct recipe_ready *r, const struct json *j, struct err *e)
+{
+    const char *kind = NULL;
+    int rc = json_get_string(j, "kind", &kind, e);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < ARRAY_LEN(ready_kinds); i++) {
+        if (strcmp(kind, ready_kinds[i]) == 0) {
+            r->kind = (enum recipe_ready_kind)i;
+            return 0;
+        }
+    }
+    return err_set(e, ERR_CORRUPT, "ready check of unknown kind '%.40s'", kind);
+}
+
+int ready_decode(struct recipe_ready *out, const struct json *document, struct err *e)
+{
+    struct recipe_ready r = {0};
+    struct json *j = NULL;
+    const char *command = NULL;
+    uint64_t port = 0;
+    int rc = json_get_object(document, "ready", &j, e);
+    if (rc == 0)
+        rc = decode_kind(&r, j, e);
+    if (rc == 0)
+        rc = json_get_string_opt(j, "command", &command, e);
+    if (rc == 0)
+        rc = json_get_u64_opt(j, "port", 0, &port, e);
+    if (rc == 0)
+        rc = json_get_u64(j, "interval_ms", &r.interval_ms, e);
+    if (rc == 0)
+        rc = json_get_u64(j, "timeout_ms", &r.timeout_ms, e);
+    if (rc == 0)
+        rc = json_get_u64(j, "try_timeout_ms", &r.try_timeout_ms, e);
+    if (rc < 0)
+        return rc;
+    if (port > UINT16_MAX || (r.kind == RECIPE_READY_COMMAND && !command))
+        return err_set(e, ERR_CORRUPT, "ready check is incomplete");
+    r.port = (uint16_t)port;
+    if (command && !(r.command = mem_strdup(command)))
+        return err_nomem(e, "ready check");
+    *out = r;
+    return 0;
+}
+
+/* ---- Restoring ---- */
+
+static int template_context(struct guest_context *c, const struct template *t, struct err *e)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && t->env[i]; i++)
+        rc = guest_context_set_pair(c, t->env[i], e);
+    if (rc < 0)
+        return rc;
+    c->workdir = mem_strdup(t->workdir);
+    c->user = mem_strdup(t->user);
+    return c->workdir && c->user ? 0 : err_nomem(e, "template");
+}
+
+static int check_ready(struct guest *g, const struct template *t, struct err *e)
+{
+    struct recipe_ready ready = {0};
+    struct guest_context context = {0};
+    int rc = ready_decode(&ready, t->document, e);
+    if (rc == 0)
+        rc = template_context(&context, t, e);
+    if (rc == 0)
+        rc = guest_wait_ready(g, &ready, &context, 0, e);
+    guest_context_fini(&context);
+    ready_fini(&ready);
+    return rc;
+}
+
+/* A running copy of the template. The guest borrows *disk. */
+static int open_copy(struct guest **out, struct block_map **disk, const struct template *t,
+                     const struct machine_room *r, struct err *e)
+{
+    int rc = store_get_map(r->store, &t->disk, disk, e);
+    if (rc < 0)
+        return err_in(e, "disk");
+    struct guest_options options = {
+        .disk = *disk, .cpus = t->cpus, .memory_mb = t->memory_mb, .network = t->network};
+    return guest_restore(out, r, &options, t, e);
+}
+
+int prove_template(const struct template *t, const struct machine_room *r, int64_t *ready_ms,
+                   struct err *e)
+{
+    AUTO_BLOCK_MAP struct block_map *disk = NULL; /* outlives the guest: cleanups run backwards */
+    AUTO_GUEST struct guest *g = NULL;
+    int64_t start_ms = clock_ms();
+    int rc = open_copy(&g, &disk, t, r, e);
+    if (rc == 0)
+        rc = check_ready(g, t, e);
+    if (rc < 0)
+        return err_in(e, "restoring");
+    *ready_ms = clock_ms() - start_ms;
+    return 0;
+}
+
+static int run_in_copy(const struct template *t, const struct machine_room *r,
+                       const struct agent_exec *exec, agent_output *output, void *ctx,
+                       struct agent_result *result, struct err *e)
+{
+    AUTO_BLOCK_MAP struct block_map *disk = NULL;
+    AUTO_GUEST struct guest *g = NULL;
+    int rc = open_copy(&g, &disk, t, r, e);
+    return rc < 0 ? rc : agent_run(g->agent, exec, output, ctx, result, e);
+}
+
+int template_run(const struct template *t, struct store *s, const struct template_use *use,
+                 const struct template_command *command, struct agent_result *result, struct err *e)
+{
+    struct machine_room room;
+    int rc = machine_room_open(&room, s, use->cache_dir, use->accel, use->cancel, e);
+    if (rc < 0)
+        return rc;
+    struct agent_exec exec = {.argv = command->argv,
+                              .env = (const char *const *)t->env,
+                              .workdir = t->workdir,
+                              .user = t->user,
+                              .input = command->input,
+                              .input_len = command->input_len};
+    rc = run_in_copy(t, &room, &exec, command->output, command->ctx, result, e);
+    machine_room_close(&room);
+    return rc < 0 ? err_in(e, "template %s", t->alias) : 0;
+}
+
+/* ---- Verifying ---- */
+
+static int compare_digests(const void *a, const void *b)
+{
+    return digest_compare(a, b);
+}
+
+/* All chunks that the maps refer to, sorted, each once. */
+static int collect_chunks(struct digest **out, size_t *count, struct store *s,
+                          const struct digest *maps, size_t map_count, struct err *e)
+{
+    struct digest *all = NULL;
+    size_t used = 0;
+    size_t capacity = 0;
+    int rc = 0;
+    for (size_t n = 0; rc == 0 && n < map_count; n++) {
+        AUTO_BLOCK_MAP struct block_map *m = NULL;
+        rc = store_get_map(s, &maps[n], &m, e);
+        size_t extents = rc == 0 ? block_map_count(m) : 0;
+        if (rc == 0)
+            rc = mem_grow(&all, &capacity, used + extents, sizeof(*all), e);
+        for (size_t i = 0; rc == 0 && i < extents; i++)
+            all[used++] = block_map_extent(m, i)->chunk;
+    }
+    if (rc < 0) {
+        free(all);
+        return rc;
+    }
+    if (used > 0)
+        qsort(all, used, sizeof(*all), compare_digests);
+    size_t kept = 0;
+    for (size_t i = 0; i < used; i++) {
+        if (kept == 0 || !digest_equal(&all[kept - 1], &all[i]))
+            all[kept++] = all[i];
+    }
+    *out = all;
+    *count = kept;
+    return 0;
+}
+
+static int read_chunks(struct store *s, const struct digest *chunks, size_t count,
+                       const struct cancel *c, struct verify_report *out, struct err *e)
+{
+    AUTO_FREE void *data = mem_zalloc(CHUNK_SIZE_MAX);
+    if (!data)
+        return err_nomem(e, "chunk");
+    for (size_t i = 0; i < count; i++) {
+        size_t len = 0;
+        int rc = cancel_check(c, e);
+        if (rc == 0)
+            rc = store_get_chunk(s, &chunks[i], data, &len, e);
+        if (rc < 0)
+            return rc;
+        out->chunks++;
+        out->size += len;
+    }
+    return 0;
+}
+
+int template_verify(const struct template *t, struct store *s, const struct template_use *use,
+                    struct verify_report *out, struct err *e)
+{
+    *out = (struct verify_report){0};
+    const struct digest maps[] = {t->disk, t->base_disk, t->memory, t->state};
+    AUTO_FREE struct digest *chunks = NULL;
+    size_t count = 0;
+    int rc = collect_chunks(&chunks, &count, s, maps, ARRAY_LEN(maps), e);
+    if (rc == 0)
+        rc = read_chunks(s, chunks, count, use->cancel, out, e);
+    struct machine_room room = {0};
+    if (rc == 0)
+        rc = machine_room_open(&room, s, use->cache_dir, use->accel, use->cancel, e);
+    if (rc == 0) {
+        rc = prove_template(t, &room, &out->restore_ms, e);
+        machine_room_close(&room);
+    }
+    return rc < 0 ? err_in(e, "template %s", t->alias) : 0;
+}

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * From an assembled disk to a template: boot, steps, ready, snapshot. The order at the end matters:
+ * the agent syncs and freezes the disk while the guest still runs, the channel is closed, and only
+ * then the machine is stopped, so that neither unwritten data nor a half-open connection is in the
+ * snapshot.
+ */
+#include "bake/pipeline.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/mem.h"
+
+static const char default_path[] =
+    "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/* What the image config says, then task.toml on top. */
+static int initial_context(struct guest_context *c, const struct oci_config *config,
+                           const struct task *task, struct err *e)
+{
+    int rc = guest_context_set_pair(c, default_path, e);
+    for (size_t i = 0; rc == 0 && config->env && config->env[i]; i++)
+        rc = guest_context_set_pair(c, config->env[i], e);
+    for (size_t i = 0; rc == 0 && i < task->env_count; i++)
+        rc = guest_context_set(c, task->env[i].name, task->env[i].value, e);
+    if (rc < 0)
+        return rc;
+    c->workdir = mem_strdup(config->working_dir[0] ? config->working_dir : "/");
+    c->user = mem_strdup("root");
+    return c->workdir && c->user ? 0 : err_nomem(e, "guest");
+}
+
+static int put_padded(struct store *s, const char *path, struct block_map **out, uint64_t *size,
+                      struct err *e)
+{
+    AUTO_FD int fd = -1;
+    int rc = file_open(&fd, AT_FDCWD, path, O_RDWR, 0, e);
+    struct stat st;
+    if (rc == 0 && fstat(fd, &st) < 0)
+        rc = err_sys(e, "%s", path);
+    if (rc < 0)
+        return rc;
+    *size = (uint64_t)st.st_size;
+    if (ftruncate(fd, (off_t)mem_round_up(*size, BLOCK_SIZE)) < 0)
+        return err_sys(e, "padding %s", path);
+    return store_put_file(s, fd, 1, out, e);
+}
+
+/* Stores a file of the guest's directory as a map. */
+static int put_file(struct guest *g, const char *path, struct digest *map, uint64_t *size,
+                    struct err *e)
+{
+    AUTO_BLOCK_MAP struct block_map *m = NULL;
+    int rc = put_padded(g->room->store, path, &m, size, e);
+    return rc < 0 ? rc : store_put_map(g->room->store, m, map, e);
+}
+
+static int put_disk(struct guest *g, const struct block_map *base, struct digest *map,
+                    struct err *e)
+{
+    AUTO_BLOCK_MAP struct block_map *upper = NULL;
+    AUTO_BLOCK_MAP struct block_map *zeros = NULL;
+    AUTO_BLOCK_MAP struct block_map *merged = NULL;
+    int rc = bdev_cow_seal(g->disk, g->room->store, &upper, &zeros, e);
+    if (rc == 0)
+        rc = block_map_overlay(&merged, base, upper, zeros, e);
+    return rc < 0 ? rc : store_put_map(g->room->store, merged, map, e);
+}
+
+static int freeze_guest(struct guest *g, struct err *e)
+{
+    int rc = agent_sync(g->agent, true, e);
+    if (rc == 0)
+        rc = agent_freeze(g->agent, e);
+    agent_free(MOVE(g->agent));
+    return rc;
+}
+
+/* Snapshot of a ready guest; its digests go into the document. */
+static int snapshot_guest(struct guest *g, const struct block_map *base, struct json *document,
+                          struct err *e)
+{
+    AUTO_FREE char *state_path = mem_printf("%s/state", g->dir);
+    if (!state_path)
+        return err_nomem(e, "snapshot");
+    struct digest disk;
+    struct digest memory;
+    struct digest state;
+    uint64_t memory_size;
+    uint64_t state_size;
+    int rc = freeze_guest(g, e);
+    if (rc == 0)
+        rc = vm_snapshot(g->vm, state_path, e);
+    if (rc < 0)
+        return rc;
+    vm_free(MOVE(g->vm)); /* the disk and the memory file are quiet from here on */
+    rc = put_disk(g, base, &disk, e);
+    if (rc < 0)
+        return err_in(e, "disk");
+    rc = put_file(g, g->memory_path, &memory, &memory_size, e);
+    if (rc < 0)
+        return err_in(e, "memory");
+    rc = put_file(g, state_path, &state, &state_size, e);
+    if (rc < 0)
+        return err_in(e, "device state");
+    json_set(document, "disk", json_digest(&disk));
+    json_set(document, "memory", json_digest(&memory));
+    json_set(document, "state", json_digest(&state));
+    json_set(document, "state_size", json_new_integer((int64_t)state_size));
+    return 0;
+}
+
+static void describe_context(struct json *document, const struct guest_context *c)
+{
+    struct json *env = json_new_array();
+    for (size_t i = 0; i < c->env_count; i++)
+        json_append(env, json_new_string(c->env[i]));
+    json_set(document, "env", env);
+    json_set(document, "workdir", json_new_string(c->workdir));
+    json_set(document, "user", json_new_string(c->user));
+}
+
+static void describe_task(struct json *document, const struct baking *b,
+                          const struct guest_options *o)
+{
+    const struct machine_room *room = &b->run->machines;
+    char created[CLOCK_TEXT_MAX];
+    json_set(document, "alias", json_new_string(b->result->alias));
+    json_set(document, "task", json_new_string(b->task->name));
+    json_set(document, "image", json_new_string(b->task->image));
+    json_set(document, "manifest", json_digest(&b->image->manifest.digest));
+    json_set(document, "recipe", json_clone(b->run->recipe_json));
+    json_set(document, "cpus", json_new_integer(o->cpus));
+    json_set(document, "memory_mb", json_new_integer((int64_t)o->memory_mb));
+    json_set(document, "storage_mb", json_new_integer((int64_t)b->task->storage_mb));
+    json_set(document, "network", json_new_bool(o->network));
+    json_set(document, "vmm", json_new_string(room->vmm));
+    json_set(document, "accel", json_new_string(room->accel == VM_ACCEL_KVM ? "kvm" : "tcg"));
+    json_set(document, "kernel", json_digest(&room->kernel.digest));
+    json_set(document, "created",
+             json_new_string(clock_print(clock_wall_ns() / 1000000000, created)));
+    json_set(document, "ready", ready_encode(&b->run->recipe->ready));
+}
+
+/* Steps, start, ready in a booted guest, then its snapshot. */
+static int warm_guest(struct baking *b, struct guest *g, const struct block_map *disk,
+                      struct json *document, struct err *e)
+{
+    struct guest_context context = {0};
+    struct output_tap tap = {.line = baking_output, .ctx = b};
+    const struct recipe *recipe = b->run->recipe;
+    uint64_t process = 0;
+    int rc = initial_context(&context, &b->image->config, b->task, e);
+    baking_stage(b, STAGE_STEPS);
+    if (rc == 0)
+        rc = agent_make_dirs(g->agent, context.workdir, 0755, e);
+    if (rc == 0)
+        rc = guest_run_steps(g, recipe, &context, &tap, e);
+    if (rc == 0) {
+        baking_stage(b, STAGE_READY);
+        rc = guest_start(g, recipe, &context, &process, e);
+    }
+    if (rc == 0)
+        rc = guest_wait_ready(g, &recipe->ready, &context, process, e);
+    if (rc == 0) {
+        baking_stage(b, STAGE_SNAPSHOT);
+        describe_context(document, &context);
+        rc = snapshot_guest(g, disk, document, e);
+    }
+    guest_context_fini(&context);
+    return rc;
+}
+
+int warm_task(struct baking *b, const struct block_map *disk, const struct digest *base_disk,
+              const struct digest *key, struct json **document, struct err *e)
+{
+    struct guest_options options = {
+        .disk = disk,
+        .cpus = b->task->cpus,
+        .memory_mb = b->task->memory_mb,
+        .network = b->task->allow_internet && b->run->recipe->network == RECIPE_NETWORK_USER,
+    };
+    AUTO_JSON struct json *j = json_new_object();
+    json_set(j, "format", json_new_integer(FORMAT_VERSION));
+    json_set(j, "key", json_digest(key));
+    json_set(j, "base_disk", json_digest(base_disk));
+    describe_task(j, b, &options);
+    baking_stage(b, STAGE_BOOT);
+    AUTO_GUEST struct guest *g = NULL;
+    int64_t start_ms = clock_ms();
+    int rc = guest_boot(&g, &b->run->machines, &options, e);
+    if (rc < 0)
+        return err_in(e, "booting");
+    json_set(j, "boot_ms", json_new_integer(clock_ms() - start_ms));
+    rc = warm_guest(b, g, disk, j, e);
+    if (rc < 0)
+        return rc;
+    /* The snapshot stage began when the guest was ready. */
+    json_set(j, "cold_ready_ms", json_new_integer(b->stage_start_ms - start_ms));
+    *document = MOVE(j);
+    return 0;
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: MIT */
+/* Private to cli: the command table and what the commands share. */
+#ifndef TB2_CLI_CMD_H
+#define TB2_CLI_CMD_H
+
+#include <stdbool.h>
+
+#include "bake/bake.h"
+#include "base/cancel.h"
+#include "base/err.h"
+
+/* Exit statuses; docs/errors.md has them for people. */
+enum {
+    EXIT_ALL_READY = 0,
+    EXIT_SOME_FAILED = 1,
+    EXIT_USAGE = 2,
+    EXIT_ENVIRONMENT = 3,
+    EXIT_BUSY = 4,
+    EXIT_TOOL_FAILED = 125, /* `run`: the tool failed, not the command */
+    EXIT_INTERRUPTED = 130,
+};
+
+/* Options that stand before or after the command word. */
+struct global_options {
+    char *store_path; /* absolute or relative; never NULL after parsing */
+    char *cache_dir;  /* absolute */
+    enum vm_accel accel;
+    bool json;
+    bool verbose;
+    struct cancel *cancel;
+};
+
+struct command {
+    const char *name;
+    const char *arguments; /* for the usage line */
+    const char *summary;
+    /* argv[0] is the command's name. Returns the exit status. */
+    int (*run)(struct global_options *g, int argc, char **argv);
+};
+
+extern const struct command command_bake;
+extern const struct command command_ls;
+extern const struct command command_show;
+extern const struct command command_run;
+extern const struct command command_verify;
+extern const struct command command_disk;
+
+/* Long options that every command takes; `option_global` handles them. */
+#define GLOBAL_LONG_OPTIONS                                                                        \
+    {"store", required_argument, NULL, 's'}, {"cache", required_argument, NULL, 'c'},              \
+        {"accel", required_argument, NULL, 'a'}, {"json", no_argument, NULL, 'j'},                 \
+        {"verbose", no_argument, NULL, 'v'},                                                       \
+    {                                                                                              \
+        "help", no_argument, NULL, 'h'                                                             \
+    }
+
+/* Takes one of the options above. Returns -1 when done, an exit status when the program must end
+ * (help: 0, wrong value: EXIT_USAGE). */
+int option_global(struct global_options *g, const struct command *c, int option, const char *value);
+
+/* Prints an error ("tb2-bake: text", then the hint) to stderr; returns the exit status that fits. */
+int report_error(const struct err *e);
+
+/* Prints how the command is called, to stdout for --help, else to stderr. */
+int usage(const struct command *c, bool wanted);
+
+/* Opens the store of the options. */
+int open_store(struct store **out, const struct global_options *g, struct err *e) MUST_USE;
+
+/* "1.5 GB", in 1000s as disks and registries count; returns `text`. */
+enum { SIZE_TEXT_MAX = 24 };
+const char *print_size(uint64_t size, char text[SIZE_TEXT_MAX]);
+/* "4.2 s", "3 m 20 s", "5 h", "2 d"; returns `text`. */
+const char *print_duration(int64_t ms, char text[SIZE_TEXT_MAX]);
+
+/* Prints JSON to stdout, indented, with a newline. */
+int print_json(const struct json *j, struct err *e) MUST_USE;
+
+#endif

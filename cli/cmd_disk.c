@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT */
+/* tb2-bake disk export: a disk as a raw file. */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cmd.h"
+
+/* Room on the disk of an image that is exported without a task: the suite's default. */
+#define DEFAULT_FREE_SIZE ((uint64_t)10240 << 20)
+
+struct arguments {
+    const char *what; /* alias or image reference */
+    const char *raw;
+    bool base;
+};
+
+static int parse(struct arguments *a, struct global_options *g, int argc, char **argv)
+{
+    static const struct option options[] = {{"raw", required_argument, NULL, 'R'},
+                                            {"base", no_argument, NULL, 'b'},
+                                            GLOBAL_LONG_OPTIONS,
+                                            {NULL, 0, NULL, 0}};
+    int option;
+    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
+        int status = -1;
+        if (option == 'R')
+            a->raw = optarg;
+        else if (option == 'b')
+            a->base = true;
+        else
+            status = option_global(g, &command_disk, option, optarg);
+        if (status >= 0)
+            return status;
+    }
+    if (optind + 2 != argc || strcmp(argv[optind], "export") != 0 || !a->raw)
+        return usage(&command_disk, false);
+    a->what = argv[optind + 1];
+    return -1;
+}
+
+/* A template's disk when there is such a template, else the image's. */
+static int find_disk(struct digest *out, struct store *s, const struct arguments *a,
+                     const struct cancel *c, struct err *e)
+{
+    AUTO_TEMPLATE struct template *t = NULL;
+    int rc = template_load(&t, s, a->what, e);
+    if (rc == 0)
+        *out = a->base ? t->base_disk : t->disk;
+    if (rc != -ERR_NOTFOUND || !strpbrk(a->what, "/:"))
+        return rc;
+    struct disk_options options = {.free_size = DEFAULT_FREE_SIZE, .cancel = c};
+    return disk_assemble(out, s, a->what, &options, e);
+}
+
+static int run(struct global_options *g, int argc, char **argv)
+{
+    struct arguments a = {0};
+    int status = parse(&a, g, argc, argv);
+    if (status >= 0)
+        return status;
+    struct err e = ERR_INIT;
+    AUTO_STORE struct store *s = NULL;
+    struct digest map;
+    int rc = open_store(&s, g, &e);
+    if (rc == 0)
+        rc = find_disk(&map, s, &a, g->cancel, &e);
+    if (rc == 0)
+        rc = disk_export(s, &map, a.raw, g->cancel, &e);
+    if (rc < 0)
+        return report_error(&e);
+    char text[DIGEST_TEXT_MAX];
+    printf("%s\n", digest_print(&map, text));
+    return EXIT_ALL_READY;
+}
+
+const struct command command_disk = {
+    .name = "disk",
+    .arguments = "export (ALIAS | IMAGE) --raw FILE [--base]",
+    .summary = "Write a disk as a sparse raw file, and print its digest.\n\n"
+               "  --raw FILE  the file, which must not exist\n"
+               "  --base      a template's disk as it was before it was booted\n\n"
+               "An IMAGE is pulled and assembled, not booted.",
+    .run = run,
+};

@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: MIT */
+/* tb2-bake ls, show, verify, run: templates of the catalog. */
+#include <errno.h>
+#include <getopt.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "cli/cmd.h"
+
+enum { STDIN_MAX = 16 << 20 };
+
+/* Parses the options that all commands share. Returns -1 to go on (operands start at optind). */
+static int parse_common(struct global_options *g, const struct command *c, int argc, char **argv)
+{
+    static const struct option options[] = {GLOBAL_LONG_OPTIONS, {NULL, 0, NULL, 0}};
+    int option;
+    while ((option = getopt_long(argc, argv, "+", options, NULL)) != -1) {
+        int status = option_global(g, c, option, optarg);
+        if (status >= 0)
+            return status;
+    }
+    return -1;
+}
+
+/* The one operand of a command that takes an alias. */
+static int parse_alias(struct global_options *g, const struct command *c, int argc, char **argv,
+                       const char **alias)
+{
+    int status = parse_common(g, c, argc, argv);
+    if (status >= 0)
+        return status;
+    if (optind + 1 != argc)
+        return usage(c, false);
+    *alias = argv[optind];
+    return -1;
+}
+
+/* ---- ls ---- */
+
+struct catalog {
+    char **aliases;
+    struct template **templates; /* NULL where the record is damaged */
+    struct template_sizes *sizes;
+    size_t count;
+    size_t loaded;
+};
+
+static void catalog_fini(struct catalog *c)
+{
+    for (size_t i = 0; i < c->count; i++) {
+        free(c->aliases[i]);
+        if (c->templates)
+            template_free(c->templates[i]);
+    }
+    free(c->aliases);
+    free(c->templates);
+    free(c->sizes);
+}
+
+/* Loads what can be loaded, good ones first; what cannot is reported and left out. */
+static int catalog_load(struct catalog *c, struct store *s, struct err *e)
+{
+    int rc = template_list(&c->aliases, &c->count, s, e);
+    if (rc < 0)
+        return rc;
+    c->templates = mem_array(c->count, sizeof(struct template *));
+    c->sizes = mem_array(c->count, sizeof(*c->sizes));
+    if (!c->templates || !c->sizes)
+        return err_nomem(e, "catalog");
+    for (size_t i = 0; i < c->count; i++) {
+        struct err why = ERR_INIT;
+        if (template_load(&c->templates[c->loaded], s, c->aliases[i], &why) == 0)
+            c->loaded++;
+        else
+            fprintf(stderr, "tb2-bake: %s: %s\n", c->aliases[i], why.text);
+    }
+    return template_measure(c->sizes, c->templates, c->loaded, s, e);
+}
+
+static struct json *sizes_json(const struct template_sizes *z)
+{
+    struct json *j = json_new_object();
+    json_set(j, "disk_size", json_new_integer((int64_t)z->disk_size));
+    json_set(j, "disk_data", json_new_integer((int64_t)z->disk_data));
+    json_set(j, "memory_data", json_new_integer((int64_t)z->memory_data));
+    json_set(j, "stored", json_new_integer((int64_t)z->stored));
+    json_set(j, "unique", json_new_integer((int64_t)z->unique));
+    return j;
+}
+
+static int list_json(const struct catalog *c, struct err *e)
+{
+    AUTO_JSON struct json *list = json_new_array();
+    for (size_t i = 0; i < c->loaded; i++) {
+        const struct template *t = c->templates[i];
+        struct json *j = json_new_object();
+        json_set(j, "alias", json_new_string(t->alias));
+        json_set(j, "task", json_new_string(t->task));
+        json_set(j, "state", json_new_string("ready"));
+        json_set(j, "created", json_new_string(t->created));
+        json_set(j, "sizes", sizes_json(&c->sizes[i]));
+        json_append(list, j);
+    }
+    return print_json(list, e);
+}
+
+static const char *print_age(const char *created, char text[SIZE_TEXT_MAX])
+{
+    int64_t then = clock_parse(created);
+    int64_t now = clock_wall_ns() / 1000000000;
+    if (then < 0 || then > now)
+        return "-";
+    return print_duration((now - then) * 1000, text);
+}
+
+static void list_text(const struct catalog *c)
+{
+    int alias_width = 5;
+    int task_width = 4;
+    for (size_t i = 0; i < c->loaded; i++) {
+        int alias = (int)strlen(c->templates[i]->alias);
+        int task = (int)strlen(c->templates[i]->task);
+        alias_width = alias > alias_width ? alias : alias_width;
+        task_width = task > task_width ? task : task_width;
+    }
+    printf("%-*s  %-*s  %-5s  %9s  %9s  %9s  %s\n", alias_width, "ALIAS", task_width, "TASK",
+           "STATE", "DISK", "MEMORY", "UNIQUE", "AGE");
+    for (size_t i = 0; i < c->loaded; i++) {
+        const struct template *t = c->templates[i];
+        char disk[SIZE_TEXT_MAX];
+        char memory[SIZE_TEXT_MAX];
+        char unique[SIZE_TEXT_MAX];
+        char age[SIZE_TEXT_MAX];
+        printf("%-*s  %-*s  %-5s  %9s  %9s  %9s  %s\n", alias_width, t->alias, task_width, t->task,
+               "ready", print_size(c->sizes[i].disk_data, disk),
+               print_size(c->sizes[i].memory_data, memory), print_size(c->sizes[i].unique, unique),
+               print_age(t->created, age));
+    }
+}
+
+static int run_ls(struct global_options *g, int argc, char **argv)
+{
+    int status = parse_common(g, &command_ls, argc, argv);
+    if (status >= 0)
+        return status;
+    if (optind != argc)
+        return usage(&command_ls, false);
+    struct err e = ERR_INIT;
+    AUTO_STORE struct store *s = NULL;
+    struct catalog c = {0};
+    int rc = open_store(&s, g, &e);
+    if (rc == 0)
+        rc = catalog_load(&c, s, &e);
+    if (rc == 0 && g->json)
+        rc = list_json(&c, &e);
+    else if (rc == 0)
+        list_text(&c);
+    catalog_fini(&c);
+    return rc < 0 ? report_error(&e) : EXIT_ALL_READY;
+}
+
+const struct command command_ls = {
+    .name = "ls",
+    .arguments = "",
+    .summary = "List the templates of the catalog.\n\n"
+               "DISK and MEMORY are the bytes that are not zero, UNIQUE the stored bytes that no\n"
+               "other template of the catalog refers to.",
+    .run = run_ls,
+};
+
+/* ---- show ---- */
+
+static int print_member(void *ctx, const char *key, struct json *value, struct err *e)
+{
+    (void)ctx;
+    if (json_kind(value) == JSON_KIND_STRING) {
+        printf("%-14s %s\n", key, json_as_string(value));
+        return 0;
+    }
+    AUTO_FREE char *text = NULL;
+    int rc = json_print(value, 0, &text, e);
+    if (rc == 0)
+        printf("%-14s %s\n", key, text);
+    return rc;
+}
+
+static int run_show(struct global_options *g, int argc, char **argv)
+{
+    const char *alias = NULL;
+    int status = parse_alias(g, &command_show, argc, argv, &alias);
+    if (status >= 0)
+        return status;
+    struct err e = ERR_INIT;
+    AUTO_STORE struct store *s = NULL;
+    AUTO_TEMPLATE struct template *t = NULL;
+    struct template_sizes sizes;
+    int rc = open_store(&s, g, &e);
+    if (rc == 0)
+        rc = template_load(&t, s, alias, &e);
+    if (rc == 0)
+        rc = template_measure(&sizes, &t, 1, s, &e);
+    if (rc < 0)
+        return report_error(&e);
+    AUTO_JSON struct json *j = json_clone(t->document);
+    json_set(j, "record", json_new_string(digest_print(&t->record, (char[DIGEST_TEXT_MAX]){0})));
+    json_set(j, "sizes", sizes_json(&sizes));
+    rc = g->json ? print_json(j, &e) : json_each(j, print_member, NULL, &e);
+    return rc < 0 ? report_error(&e) : EXIT_ALL_READY;
+}
+
+const struct command command_show = {
+    .name = "show",
+    .arguments = "ALIAS",
+    .summary = "Show a template's whole record. ALIAS may be the task's name where that is enough.",
+    .run = run_show,
+};
+
+/* ---- verify ---- */
+
+static int run_verify(struct global_options *g, int argc, char **argv)
+{
+    const char *alias = NULL;
+    int status = parse_alias(g, &command_verify, argc, argv, &alias);
+    if (status >= 0)
+        return status;
+    struct err e = ERR_INIT;
+    AUTO_STORE struct store *s = NULL;
+    AUTO_TEMPLATE struct template *t = NULL;
+    struct verify_report report;
+    struct template_use use = {.cache_dir = g->cache_dir, .accel = g->accel, .cancel = g->cancel};
+    int rc = open_store(&s, g, &e);
+    if (rc == 0)
+        rc = template_load(&t, s, alias, &e);
+    if (rc == 0)
+        rc = template_verify(t, s, &use, &report, &e);
+    if (rc < 0)
+        return report_error(&e);
+    if (g->json) {
+        AUTO_JSON struct json *j = json_new_object();
+        json_set(j, "alias", json_new_string(t->alias));
+        json_set(j, "chunks", json_new_integer((int64_t)report.chunks));
+        json_set(j, "size", json_new_integer((int64_t)report.size));
+        json_set(j, "restore_ms", json_new_integer(report.restore_ms));
+        rc = print_json(j, &e);
+        return rc < 0 ? report_error(&e) : EXIT_ALL_READY;
+    }
+    char size[SIZE_TEXT_MAX];
+    char time[SIZE_TEXT_MAX];
+    printf("%s: %llu chunks (%s) verified; restored and ready in %s\n", t->alias,
+           (unsigned long long)report.chunks, print_size(report.size, size),
+           print_duration(report.restore_ms, time));
+    return EXIT_ALL_READY;
+}
+
+const struct command command_verify = {
+    .name = "verify",
+    .arguments = "ALIAS",
+    .summary = "Restore a template, pass its ready check, read and verify every chunk.",
+    .run = run_verify,
+};
+
+/* ---- run ---- */
+
+static int forward_output(void *ctx, int stream, const void *data, size_t len, struct err *e)
+{
+    (void)ctx;
+    FILE *to = stream == 2 ? stderr : stdout;
+    if (fwrite(data, 1, len, to) != len || fflush(to) != 0)
+        return err_sys(e, "writing the command's output");
+    return 0;
+}
+
+/* What is piped into the command: nothing when stdin is a terminal or closed. */
+static int read_stdin(struct buf *out, struct err *e)
+{
+    if (isatty(STDIN_FILENO))
+        return 0;
+    for (;;) {
+        char piece[65536];
+        ssize_t n = read(STDIN_FILENO, piece, sizeof(piece));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return 0;
+        int rc = buf_add(out, piece, (size_t)n, e);
+        if (rc < 0)
+            return err_in(e, "stdin");
+    }
+}
+
+static int exit_status(const struct agent_result *r)
+{
+    return r->exited ? r->status : 128 + r->status;
+}
+
+static int run_run(struct global_options *g, int argc, char **argv)
+{
+    int status = parse_common(g, &command_run, argc, argv);
+    if (status >= 0)
+        return status;
+    if (optind >= argc)
+        return usage(&command_run, false);
+    const char *alias = argv[optind++];
+    if (optind < argc && strcmp(argv[optind], "--") == 0)
+        optind++;
+    if (optind >= argc)
+        return usage(&command_run, false);
+    struct err e = ERR_INIT;
+    AUTO_STORE struct store *s = NULL;
+    AUTO_TEMPLATE struct template *t = NULL;
+    AUTO_BUF struct buf input;
+    buf_init(&input, STDIN_MAX);
+    struct agent_result result = {0};
+    struct template_use use = {.cache_dir = g->cache_dir, .accel = g->accel, .cancel = g->cancel};
+    int rc = open_store(&s, g, &e);
+    if (rc == 0)
+        rc = template_load(&t, s, alias, &e);
+    if (rc == 0)
+        rc = read_stdin(&input, &e);
+    if (rc == 0) {
+        struct template_command command = {.argv = (const char *const *)argv + optind,
+                                           .input = input.data,
+                                           .input_len = input.len,
+                                           .output = forward_output};
+        rc = template_run(t, s, &use, &command, &result, &e);
+    }
+    if (rc < 0) {
+        report_error(&e);
+        return e.class == ERR_CANCELLED ? EXIT_INTERRUPTED : EXIT_TOOL_FAILED;
+    }
+    return exit_status(&result);
+}
+
+const struct command command_run = {
+    .name = "run",
+    .arguments = "[options] ALIAS -- COMMAND [ARGUMENT...]",
+    .summary =
+        "Restore a template, run a command in it, throw the copy away.\n\n"
+        "Exits with the command's status, 128 + n after signal n, 125 when the command could\n"
+        "not be run.",
+    .run = run_run,
+};

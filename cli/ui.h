@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT */
+/* Private to cli: what people see while a bake runs. */
+#ifndef TB2_CLI_UI_H
+#define TB2_CLI_UI_H
+
+#include <stdbool.h>
+
+#include "bake/bake.h"
+
+enum ui_mode {
+    UI_LIVE,  /* a terminal: a block of lines that is redrawn */
+    UI_PLAIN, /* one line an event, to stderr */
+    UI_JSON,  /* one JSON object an event, to stdout */
+};
+
+struct ui;
+int ui_new(struct ui **out, enum ui_mode mode, bool verbose, struct err *e) MUST_USE;
+/* Removes the live block; log messages go to stderr again. */
+void ui_free(struct ui *u);
+/* A bake_event_sink whose ctx is the ui. */
+void ui_event(void *ui, const struct bake_event *event);
+/* The table at the end, to stdout (stderr with UI_JSON: nothing, events said it all). */
+void ui_report(const struct bake_report *r, enum ui_mode mode);
+
+#endif

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What the files of this folder share: the HTTP transport, re-tries, rate gates, logins, tokens.
+ *
+ *     fetch.c  e2b.c            one remote operation each
+ *        |       |
+ *     client.c   |              one exchange with a registry: gate, token, status -> error
+ *      |  |  \   |
+ *   gate auth  \ |
+ *      credentials
+ *            http.c             one request and its redirects; knows nothing of registries
+ */
+#ifndef TB2_REGISTRY_INTERNAL_H
+#define TB2_REGISTRY_INTERNAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/cancel.h"
+#include "base/err.h"
+#include "registry/registry.h"
+
+/* ---- Transport (http.c) ------------------------------------------------------------------ */
+
+/* Connections and settings; one for all threads. Proxies come from the environment as libcurl
+ * reads it; SSL_CERT_FILE names other CA certificates. */
+struct http;
+
+struct http_options {
+    int64_t connect_timeout_ms; /* 0: 10,000 */
+    int64_t stall_timeout_ms;   /* no byte either way for this long: ERR_NET; 0: 30,000 */
+    bool plain_http_anywhere;   /* http:// is fine for every host */
+    const char *const *plain_http_hosts; /* else for these, and loopback; NULL-terminated or NULL;
+                                            borrowed until http_free */
+    const struct cancel *cancel;         /* may be NULL */
+};
+
+int http_new(struct http **out, const struct http_options *options, struct err *e) MUST_USE;
+void http_free(struct http *h);
+DEFINE_AUTO(http, http_free)
+#define AUTO_HTTP CLEANUP(http_free_auto_)
+
+/* Header values are NULL when the far end did not send them. */
+struct http_response {
+    int status;          /* 200, 404, ... */
+    char *content_type;  /* without parameters, lower case */
+    char *content_digest; /* Docker-Content-Digest */
+    char *authenticate;  /* all WWW-Authenticate values, joined by ", " */
+    char *location;      /* as sent; only of an answer that was not followed */
+    bool has_length;
+    uint64_t length;     /* Content-Length */
+    bool has_range;      /* Content-Range: bytes first-last/total */
+    uint64_t range_first;
+    bool has_range_total;
+    uint64_t range_total;
+    int64_t retry_after_ms; /* Retry-After (seconds or HTTP date); -1: none */
+};
+void http_response_init(struct http_response *r);
+void http_response_fini(struct http_response *r);
+#define AUTO_HTTP_RESPONSE CLEANUP(http_response_fini)
+
+/* Takes the body of a 2xx answer, piece by piece, from the calling thread; `r` is complete but for
+ * the body. A negative result ends the request with that error. */
+typedef int http_sink(void *ctx, const struct http_response *r, const void *data, size_t len,
+                      struct err *e);
+
+struct http_request {
+    const char *method;         /* "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE" */
+    const char *url;
+    const char *const *headers; /* NULL-terminated "Name: value" lines; NULL: none */
+    const char *authorization;  /* value of Authorization; NULL: none. Never logged, never sent on
+                                   to another host or port. */
+    const void *body;           /* NULL: none (POST, PUT, PATCH then send an empty one) */
+    size_t body_len;
+    struct buf *reply;          /* takes the body: a 2xx one beyond its ceiling is ERR_LIMIT, that
+                                   of any other status is cut there; NULL: dropped */
+    http_sink *sink;            /* takes 2xx bodies instead of `reply`; NULL: none */
+    void *sink_ctx;
+    bool ranged;                /* asks for the bytes from range_first on */
+    uint64_t range_first;
+    int64_t total_timeout_ms;   /* ERR_TIMEOUT after this long; 0: no such limit */
+};
+
+/*
+ * One request and its answer. Redirects of GET and HEAD are followed here (at most 5): Range is
+ * kept, Authorization only while scheme, host and port stay; https to http is refused.
+ * 0 once an answer is complete, whatever its status; *out is to be finished by the caller then.
+ * ERR_NET (sys where known), ERR_TIMEOUT, ERR_CANCELLED, ERR_LIMIT, ERR_INPUT (URL, plain HTTP not
+ * allowed), ERR_UNSUPPORTED (redirect), or what the sink said. Messages hold no host, query, or
+ * secret: the caller says who was spoken to. Thread-safe.
+ */
+int http_perform(struct http *h, const struct http_request *request, struct http_response *out,
+                 struct err *e) MUST_USE;
+
+/* Sets the error that stands for a status beyond 2xx: 401, 403 ERR_DENIED; 404, 410 ERR_NOTFOUND;
+ * 429 ERR_LIMIT; 408, 5xx ERR_NET; else ERR_UNSUPPORTED; e->retry_after_ms from the answer.
+ * `detail` may be NULL. */
+int http_status_error(struct err *e, const struct http_response *r, const char *detail);
+
+/* Header line by line (http_response.c): a status line starts the answer over. */
+int http_response_line(struct http_response *r, const char *line, size_t len,
+                       struct err *e) MUST_USE;
+
+/* Seconds, or an HTTP date (RFC 9110, section 10.2.3), as milliseconds from now; -1: neither. */
+int64_t http_parse_retry_after(const char *text, int64_t now_seconds);
+
+/* 127.0.0.0/8, [::1] or localhost, with or without a port. */
+bool http_host_is_loopback(const char *host);
+
+/* True for loopback addresses, localhost and the listed hosts ("host" or "host:port"). */
+bool http_plain_allowed(const char *host, const char *const *plain_http_hosts);
+
+/* `text` percent-encoded for a query value; free with free(); NULL when memory is short. */
+char *http_escape(const char *text) MUST_USE;
+
+/* The URL without user, password, query and fragment, for people; free with free(). */
+char *http_printable_url(const char *url) MUST_USE;
+
+/* ---- Re-tries (client.c) ------------------------------------------------------------------ */
+
+struct retry {
+    unsigned tries;             /* in all; the first counts */
+    unsigned used;
+    int64_t first_wait_ms;      /* doubles each time, up to 30 s; 0: 500 */
+    const struct cancel *cancel;
+};
+
+/*
+ * After a failed try: waits and returns true when another one makes sense (err_retryable, tries
+ * left, a Retry-After of at most ten minutes), with *e cleared. False leaves *e as it is, or sets
+ * ERR_CANCELLED.
+ */
+bool retry_again(struct retry *r, struct err *e) MUST_USE;
+
+/* ---- Rate gates (gate.c) ------------------------------------------------------------------- */
+
+/*
+ * One gate per host. A 429 closes it for everyone; after the wait one request goes ahead as a
+ * probe, and its answer opens the gate or starts a longer wait. Thread-safe.
+ */
+struct gates;
+struct gate;
+
+struct gate_options {
+    int64_t first_wait_ms; /* after a 429 without Retry-After; doubles with each that follows */
+    int64_t max_wait_ms;   /* a longer wait ends the request with ERR_LIMIT at once */
+    unsigned tries;        /* 429s in a row after which everyone gets ERR_LIMIT */
+    const struct cancel *cancel;
+};
+
+enum gate_answer { GATE_UNKNOWN, GATE_PASSED, GATE_LIMITED };
+
+struct gate_pass {
+    struct gate *gate;
+    unsigned generation;
+    bool probe;
+};
+
+int gates_new(struct gates **out, const struct gate_options *options, struct err *e) MUST_USE;
+void gates_free(struct gates *g);
+DEFINE_AUTO(gates, gates_free)
+
+/* Waits until a request to `host` may go; each success is followed by one gate_leave.
+ * ERR_LIMIT (retry_after_ms set), ERR_CANCELLED. */
+int gate_enter(struct gates *g, const char *host, struct gate_pass *out, struct err *e) MUST_USE;
+void gate_leave(struct gates *g, const struct gate_pass *pass, enum gate_answer answer,
+                int64_t retry_after_ms);
+
+/* ---- Logins (credentials.c) ---------------------------------------------------------------- */
+
+struct credential {
+    char *user;
+    char *secret;        /* password or identity token; never printed */
+    bool identity_token; /* goes to the token server as a refresh token */
+};
+void credential_fini(struct credential *c);
+
+struct credential_options {
+    const char *config_path;   /* NULL: see registry_options */
+    int64_t helper_timeout_ms; /* a helper that takes longer is killed */
+    const struct cancel *cancel;
+};
+
+/*
+ * The login for a repository from docker's config.json, which is read anew each time: a helper
+ * listed for the host, the credential store, an inline entry (config.json of the Docker CLI; the
+ * helper protocol of docker-credential-helpers). *found is false when there is none. A helper
+ * that fails is logged and passed over. ERR_INPUT when the file is malformed.
+ */
+int credential_find(struct credential *out, bool *found, const struct credential_options *options,
+                    const char *host, const char *repository, struct err *e) MUST_USE;
+
+/* Value of Authorization for a login (RFC 7617); free with free(); NULL when memory is short. */
+char *credential_basic(const struct credential *c) MUST_USE;
+
+/* ---- Tokens (auth.c) ------------------------------------------------------------------------ */
+
+/* What WWW-Authenticate asks for (RFC 9110, section 11; distribution's token specification). */
+struct challenge {
+    bool bearer; /* else basic, if that is set */
+    bool basic;
+    char *realm; /* of the bearer challenge; NULL when there is none */
+    char *service;
+    char *scope;
+};
+void challenge_fini(struct challenge *c);
+int challenge_parse(struct challenge *out, const char *header, struct err *e) MUST_USE;
+
+/* The authorizations in use, one per repository, shared by all threads. */
+struct auth;
+/* `plain_http_hosts` as in http_options; pointers are borrowed until auth_free. */
+int auth_new(struct auth **out, struct http *http, const struct credential_options *options,
+             const char *const *plain_http_hosts, struct err *e) MUST_USE;
+void auth_free(struct auth *a);
+DEFINE_AUTO(auth, auth_free)
+
+/* What one request was sent with. */
+struct auth_use {
+    char *header; /* value of Authorization, or NULL */
+    unsigned generation;
+    unsigned refusals; /* 401s that this exchange has seen; counted by the caller */
+};
+void auth_use_fini(struct auth_use *use);
+
+/* The authorization to send now; renews one that has run out. */
+int auth_current(struct auth *a, const struct oci_ref *ref, struct auth_use *use,
+                 struct err *e) MUST_USE;
+
+/* A request sent with `use` was answered by something else than 401. */
+void auth_accepted(struct auth *a, const struct oci_ref *ref, const struct auth_use *use);
+
+/*
+ * It was answered by 401: gets another authorization, unless someone else just has. 0 means: try
+ * again. ERR_DENIED when no login fits or a fresh token was refused too.
+ */
+int auth_refused(struct auth *a, const struct oci_ref *ref, const struct http_response *r,
+                 struct auth_use *use, struct err *e) MUST_USE;
+
+/* ---- Exchanges (client.c) -------------------------------------------------------------------- */
+
+/* Waits that tests shorten. */
+struct registry_tuning {
+    int64_t retry_wait_ms;
+    int64_t gate_wait_ms;
+    int64_t gate_max_wait_ms;
+    int64_t helper_timeout_ms;
+};
+
+struct registry_counters {
+    _Atomic uint64_t manifest_heads, manifest_gets, blob_gets, blob_bytes, retries;
+};
+
+struct registry {
+    struct registry_options options;
+    struct registry_tuning tuning;
+    struct http *http;
+    struct gates *gates;
+    struct auth *auth;
+    struct registry_counters counters;
+};
+
+int registry_new_tuned(struct registry **out, const struct registry_options *options,
+                       const struct registry_tuning *tuning, struct err *e) MUST_USE;
+
+/* Tries of one operation of this client. */
+struct retry registry_retry(const struct registry *r);
+
+/*
+ * One request to /v2/<repository>/<path> of the ref's registry, with gate and authorization;
+ * `request` holds the rest (url and authorization are set here). 0 for a 2xx answer, or 416;
+ * anything else is an error (http_status_error) that names the registry.
+ */
+int registry_exchange(struct registry *r, const struct oci_ref *ref, const char *path,
+                      struct http_request *request, struct http_response *out,
+                      struct err *e) MUST_USE;
+
+#endif

@@ -1,0 +1,50 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# nbd.sh BUILD_DIR [SECONDS [MIB]]: reads of a warm disk over NBD, ours against qemu-nbd and nbdkit
+# serving the same bytes from a plain file. Every figure is followed by its ratio to ours.
+set -eu
+build=$1
+seconds=${2:-3}
+mib=${3:-256}
+dir=$(mktemp -d)
+trap 'exec 3>&-; kill $pids 2>/dev/null || :; rm -rf "$dir"' EXIT
+pids=
+
+# Half of it compresses, half does not.
+for i in $(seq $((mib / 2))); do
+    head -c 1048576 /dev/urandom
+    seq $((i * 200000)) $((i * 200000 + 160000)) | head -c 1048576
+done >"$dir/disk"
+
+mkfifo "$dir/stop"
+"$build/tests/bench/bench_serve_disk" "$dir/store" "$dir/disk" "$dir/ours" $((mib * 2)) \
+    <"$dir/stop" >"$dir/ready" &
+pids="$pids $!"
+exec 3>"$dir/stop"
+qemu-nbd -r -f raw -t -e 16 -k "$dir/qemu-nbd" "$dir/disk" &
+pids="$pids $!"
+nbdkit -f -r -U "$dir/nbdkit" file "$dir/disk" &
+pids="$pids $!"
+while ! [ -S "$dir/qemu-nbd" ] || ! [ -S "$dir/nbdkit" ] || ! grep -q ready "$dir/ready"; do
+    sleep 0.1
+done
+
+# measure SERVER PATTERN BLOCK_SIZE DEPTH: kilobytes per second
+measure() {
+    fio --name=read --ioengine=nbd --uri="nbd+unix:///?socket=$dir/$1" --rw="$2" --bs="$3" \
+        --iodepth="$4" --time_based --runtime="$seconds" --size="${mib}m" --output-format=terse |
+        cut -d';' -f7
+}
+
+for server in ours qemu-nbd nbdkit; do # warm all caches
+    nbdcopy "nbd+unix:///?socket=$dir/$server" null:
+done
+printf '%-26s %12s %12s %6s %12s %6s\n' read 'ours kB/s' qemu-nbd ratio nbdkit ratio
+for case in 'randread 4k 1' 'randread 4k 16' 'read 1m 1' 'read 1m 4'; do
+    set -- $case
+    ours=$(measure ours "$@")
+    qemu=$(measure qemu-nbd "$@")
+    kit=$(measure nbdkit "$@")
+    echo "$ours $qemu $kit" | awk -v name="$1 $2 depth $3" \
+        '{ printf "%-26s %12d %12d %6.2f %12d %6.2f\n", name, $1, $2, $1 / $2, $3, $1 / $3 }'
+done

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * serve_disk STORE FILE SOCKET CACHE_MIB: chunks FILE into STORE and serves it, under a
+ * copy-on-write upper, until standard input ends. Prints "ready" when it can be connected to, and
+ * what the cache did at the end. The other side of tests/bench/nbd.sh.
+ */
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "blockdev/blockdev.h"
+
+static int serve(char **argv, struct err *e)
+{
+    AUTO_STORE struct store *s = NULL;
+    AUTO_BLOCK_MAP struct block_map *m = NULL;
+    AUTO_CHUNK_CACHE struct chunk_cache *c = NULL;
+    AUTO_BDEV struct bdev *d = NULL;
+    AUTO_NBD_SERVER struct nbd_server *n = NULL;
+    AUTO_FD int fd = -1;
+    struct bdev *leaf;
+    int rc = store_open(&s, argv[1], e);
+    if (rc == 0)
+        rc = file_open(&fd, AT_FDCWD, argv[2], O_RDONLY, 0, e);
+    if (rc == 0)
+        rc = store_put_file(s, fd, 2, &m, e);
+    if (rc == 0)
+        rc = chunk_cache_new(&c, s, strtoull(argv[4], NULL, 10) << 20, e);
+    if (rc == 0)
+        rc = bdev_open_map(&leaf, m, c, e);
+    if (rc == 0)
+        rc = bdev_open_cow(&d, leaf, store_tmp_dir(s), 0, e);
+    if (rc == 0)
+        rc = nbd_server_start(&n, d, argv[3], e);
+    if (rc < 0)
+        return rc;
+    printf("ready\n");
+    fflush(stdout);
+    char byte;
+    while (read(STDIN_FILENO, &byte, 1) > 0)
+        ;
+    struct chunk_cache_stats stats = chunk_cache_stats(c);
+    fprintf(stderr, "cache: %" PRIu64 " hits, %" PRIu64 " loads, %" PRIu64 " evictions\n",
+            stats.hits, stats.loads, stats.evictions);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct err e = ERR_INIT;
+    if (argc != 5) {
+        fprintf(stderr, "usage: serve_disk STORE FILE SOCKET CACHE_MIB\n");
+        return 2;
+    }
+    if (serve(argv, &e) < 0) {
+        fprintf(stderr, "%s\n", e.text);
+        return 1;
+    }
+    return 0;
+}
