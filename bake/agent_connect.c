@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 
-enum { RETRY_MS = 20, CONSOLE_TAIL = 1024 };
+enum { RETRY_MS = 20, CONSOLE_SHOWN = 1024 };
 
 static int connect_socket(int *out, const char *path, struct err *e)
 {
@@ -36,13 +36,13 @@ static void add_console(struct vm *v, struct err *e)
 {
     struct err ignored = ERR_INIT;
     const char *path = vm_console_path(v);
-    char text[CONSOLE_TAIL + 1];
+    char text[CONSOLE_SHOWN + 1];
     uint64_t size = 0;
     AUTO_FD int fd = -1;
     if (!path || file_size(AT_FDCWD, path, &size, &ignored) < 0 ||
         file_open(&fd, AT_FDCWD, path, O_RDONLY, 0, &ignored) < 0)
         return;
-    size_t len = size < CONSOLE_TAIL ? (size_t)size : CONSOLE_TAIL;
+    size_t len = size < CONSOLE_SHOWN ? (size_t)size : CONSOLE_SHOWN;
     if (len == 0 || file_pread_full(fd, text, len, size - len, &ignored) < 0)
         return;
     for (size_t i = 0; i < len; i++) {

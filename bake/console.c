@@ -2,7 +2,7 @@
 /*
  * The serial console, bounded. A guest can print without end, so QEMU does not write the file
  * itself: it writes to a pipe, and a thread here copies that into the file. When the file is full it
- * starts over with the last CONSOLE_TAIL bytes, so that the end (a panic, usually) is always there.
+ * starts over with the last CONSOLE_TAIL_LEN bytes, so that the end (a panic, usually) is always there.
  * Failing to write the file (a full disk) loses the log, never the machine.
  */
 #include <errno.h>
@@ -29,13 +29,13 @@ struct console {
     pthread_cond_t ended_cond;
     bool ended;
     size_t tail_len;
-    char tail[CONSOLE_TAIL];
+    char tail[CONSOLE_TAIL_LEN];
 };
 
 static void tail_add(struct console *c, const char *data, size_t len)
 {
     pthread_mutex_lock(&c->lock);
-    size_t keep = CONSOLE_TAIL - len < c->tail_len ? CONSOLE_TAIL - len : c->tail_len;
+    size_t keep = CONSOLE_TAIL_LEN - len < c->tail_len ? CONSOLE_TAIL_LEN - len : c->tail_len;
     memmove(c->tail, c->tail + c->tail_len - keep, keep);
     memcpy(c->tail + keep, data, len);
     c->tail_len = keep + len;

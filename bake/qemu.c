@@ -103,10 +103,10 @@ static int end_error(struct vm *v, struct err *e)
     if (v->qmp)
         qmp_poll(v->qmp);
     console_drain(v->console, 1000);
-    AUTO_FREE char *tail = mem_zalloc(CONSOLE_TAIL + 1);
+    AUTO_FREE char *tail = mem_zalloc(CONSOLE_TAIL_LEN + 1);
     if (!tail)
         return err_nomem(e, "console");
-    (void)console_tail(v->console, tail, CONSOLE_TAIL + 1);
+    (void)console_tail(v->console, tail, CONSOLE_TAIL_LEN + 1);
     char *panic = strstr(tail, "Kernel panic");
     if (panic)
         panic[strcspn(panic, "\n")] = 0; /* a register dump follows */
