@@ -275,7 +275,8 @@ static size_t on_header(char *data, size_t size, size_t count, void *ctx)
         return 0;
     }
     const char *method = t->request->method;
-    t->following = is_redirect(t->response.status) && t->response.location &&
+    t->following = !t->request->no_redirects && is_redirect(t->response.status) &&
+                   t->response.location &&
                    (strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0);
     return len;
 }
@@ -497,7 +498,6 @@ static bool set_options(const struct http *h, struct worker *w, struct transfer 
     SET(CURLOPT_HTTP_CONTENT_DECODING, 0L); /* digests are over the bytes as sent */
     SET(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
     SET(CURLOPT_CONNECTTIMEOUT_MS, (long)h->options.connect_timeout_ms);
-    SET(CURLOPT_BUFFERSIZE, (long)BUFFER_BYTES);
     SET(CURLOPT_USERAGENT, "tb2-bake");
     SET(CURLOPT_HTTPHEADER, headers);
     SET(CURLOPT_HEADERFUNCTION, on_header);
@@ -509,6 +509,8 @@ static bool set_options(const struct http *h, struct worker *w, struct transfer 
     if (http_host_is_loopback(o->host))
         SET(CURLOPT_PROXY, ""); /* a proxy's loopback is another one */
 #undef SET
+    /* For speed only: libcurl 7.88 refuses it on a handle whose last try found no host name. */
+    (void)curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, (long)BUFFER_BYTES);
     return fine && set_method(easy, t->request);
 }
 

@@ -559,6 +559,29 @@ static void test_refused(void **state UNUSED)
     world_stop(&w);
 }
 
+/* A label of 64 letters is refused by the resolver itself, without a question to the network. */
+static void test_no_such_host(void **state UNUSED)
+{
+    struct world w;
+    struct plain s = {.world = &w};
+    struct oci_ref ref;
+    struct digest digest;
+    struct err e = ERR_INIT;
+
+    world_start(&w, plain_handler, &s, NULL);
+    assert_int_equal(
+        oci_ref_parse(&ref,
+                      "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+                      ".invalid/x",
+                      &e),
+        0);
+    assert_int_equal(registry_head(w.client, &ref, &digest, &e), -ERR_NET);
+    assert_non_null(strstr(e.text, "does not resolve"));
+    assert_int_equal(registry_stats(w.client).retries, TRIES - 1);
+    oci_ref_fini(&ref);
+    world_stop(&w);
+}
+
 static void test_plain_http_is_refused(void **state UNUSED)
 {
     AUTO_HTTP struct http *http = NULL;
@@ -645,13 +668,21 @@ static void test_stall(void **state UNUSED)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resume),        cmocka_unit_test(test_wrong_offset),
-        cmocka_unit_test(test_existing_part), cmocka_unit_test(test_empty_blob),
-        cmocka_unit_test(test_wrong_bytes),   cmocka_unit_test(test_sha512),
-        cmocka_unit_test(test_statuses),      cmocka_unit_test(test_manifest),
-        cmocka_unit_test(test_huge_manifest), cmocka_unit_test(test_redirects),
-        cmocka_unit_test(test_refused),       cmocka_unit_test(test_plain_http_is_refused),
-        cmocka_unit_test(test_cancel),        cmocka_unit_test(test_stall),
+        cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_wrong_offset),
+        cmocka_unit_test(test_existing_part),
+        cmocka_unit_test(test_empty_blob),
+        cmocka_unit_test(test_wrong_bytes),
+        cmocka_unit_test(test_sha512),
+        cmocka_unit_test(test_statuses),
+        cmocka_unit_test(test_manifest),
+        cmocka_unit_test(test_huge_manifest),
+        cmocka_unit_test(test_redirects),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_no_such_host),
+        cmocka_unit_test(test_plain_http_is_refused),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_stall),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
