@@ -77,6 +77,8 @@ static void test_resume(void **state UNUSED)
         struct err e = ERR_INIT;
 
         world_start(&w, resume_handler, &s, NULL);
+        if (s.first_end == FAKE_STALL)
+            world_client(&w, NULL, 300);
         if (world_pull(&w, &e) < 0)
             fail_msg("case %zu: %s", i, e.text);
         world_check_file(&w);
@@ -517,9 +519,7 @@ static void test_redirects(void **state UNUSED)
         s.storage = fake_http_start(storage_handler, &s);
         AUTO_FREE char *config = write_config(w.host);
         /* the port is known only now */
-        struct registry_options options = {.config_path = config, .tries = TRIES};
-        registry_free(w.client);
-        assert_int_equal(registry_new(&w.client, &options, &e), 0);
+        world_client(&w, config, 0);
 
         assert_int_equal(file_pwrite_full(w.fd, w.bytes, CUT, 0, &e), 0);
         int rc = world_pull(&w, &e);
@@ -637,13 +637,10 @@ static void test_cancel(void **state UNUSED)
     struct world w;
     struct stalled s = {
         .world = &w, .lock = PTHREAD_MUTEX_INITIALIZER, .arrived = PTHREAD_COND_INITIALIZER};
-    struct registry_options options = {.config_path = "/nonexistent", .cancel = &w.cancel};
     struct err e = ERR_INIT;
     pthread_t thread;
 
     world_start(&w, stall_handler, &s, NULL);
-    registry_free(w.client);
-    assert_int_equal(registry_new(&w.client, &options, &e), 0); /* stalls after 30 s */
     int64_t start = clock_ms();
     assert_int_equal(pthread_create(&thread, NULL, cancel_when_arrived, &s), 0);
     assert_int_equal(world_pull(&w, &e), -ERR_CANCELLED);
@@ -660,8 +657,9 @@ static void test_stall(void **state UNUSED)
     struct err e = ERR_INIT;
 
     world_start(&w, stall_handler, &s, NULL);
+    world_client(&w, NULL, 100);
     assert_int_equal(world_pull(&w, &e), -ERR_NET);
-    assert_non_null(strstr(e.text, "nothing has arrived for 150 ms"));
+    assert_non_null(strstr(e.text, "nothing has arrived for 100 ms"));
     world_stop(&w);
 }
 
