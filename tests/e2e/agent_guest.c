@@ -83,6 +83,8 @@ static void make_disk(struct machine *m)
     run_tool((const char *const[]){"cp", BUSYBOX, path, NULL});
     snprintf(path, sizeof(path), "%s/etc/passwd", root);
     run_tool((const char *const[]){"sh", "-c", "echo app:x:7:8::/home/app: >$0", path, NULL});
+    snprintf(path, sizeof(path), "%s/run/sshd", root);
+    check(file_make_dirs(AT_FDCWD, path, &e), &e);
     run_tool((const char *const[]){"truncate", "-s", "64M", disk, NULL});
     run_tool((const char *const[]){"mke2fs", "-q", "-t", "ext4", "-d", root, disk, NULL});
     serve_disk(m, disk);
@@ -179,17 +181,18 @@ static void test_root(void **state)
         {"busybox hostname", "tb2\n"},
         {"busybox cat /etc/hosts | busybox head -n 1", "127.0.0.1\tlocalhost\n"},
         {"busybox awk '$2 == \"/\" {print $1, $3, $4}' /proc/mounts", "/dev/vda ext4 rw,noatime\n"},
-        {"for i in /proc /sys /dev /dev/pts /dev/shm /run /sys/fs/cgroup; do "
+        {"for i in /proc /sys /dev /dev/pts /dev/shm /dev/tb2 /sys/fs/cgroup; do "
          "busybox grep -q \" $i \" /proc/mounts || echo missing $i; done",
          ""},
         {"echo x >/dev/null; busybox head -c 3 /dev/zero | busybox wc -c; busybox readlink /dev/fd",
          "3\n/proc/self/fd\n"},
         {"busybox ifconfig lo | busybox grep -c UP", "1\n"},
         {"busybox ls /modules /newroot 2>&1 | busybox wc -l", "2\n"},
+        {"busybox ls /run", "sshd\n"}, /* the image's own */
         {"busybox cat /proc/self/oom_score_adj", "0\n"},
         {"ulimit -n; ulimit -Hn", "1024\n1048576\n"},
         {"busybox cat /proc/1/comm", "init\n"},
-        {"busybox stat -c '%a %u' /dev/shm /run", "1777 0\n755 0\n"},
+        {"busybox stat -c '%a %u' /dev/shm /dev/tb2", "1777 0\n755 0\n"},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++)
         expect(m, cases[i].text, cases[i].expected);
@@ -235,18 +238,18 @@ static void test_volume(void **state)
     for (size_t i = 0; i < len; i++)
         bytes[i] = (uint8_t)(i * 2654435761u >> 13);
     int64_t begun = clock_ms();
-    check(agent_put(m->agent, "/run/big", 0600, bytes, len, &e), &e);
+    check(agent_put(m->agent, "/dev/tb2/big", 0600, bytes, len, &e), &e);
     print_message("put 10 MiB: %lld ms\n", (long long)(clock_ms() - begun));
     AUTO_BUF struct buf out;
     buf_init(&out, len);
     begun = clock_ms();
-    const char *argv[] = {BUSYBOX, "cat", "/run/big", NULL};
+    const char *argv[] = {BUSYBOX, "cat", "/dev/tb2/big", NULL};
     struct agent_exec exec = {.argv = argv};
     run(m, &exec, &out);
     print_message("cat 10 MiB: %lld ms\n", (long long)(clock_ms() - begun));
     assert_int_equal(out.len, len);
     assert_memory_equal(out.data, bytes, len);
-    expect(m, "busybox rm /run/big", "");
+    expect(m, "busybox rm /dev/tb2/big", "");
     begun = clock_ms();
     for (int i = 0; i < 100; i++)
         expect(m, "echo short", "short\n");
@@ -272,9 +275,9 @@ static void test_snapshot(void **state)
 {
     struct machine *m = *state;
     struct err e = ERR_INIT;
-    const char *argv[] = {BUSYBOX, "sh", "-c",
-                          "echo up; echo kept >/run/kept; exec busybox httpd -f -p 8080 -h /run",
-                          NULL};
+    const char *argv[] = {
+        BUSYBOX, "sh", "-c",
+        "echo up; echo kept >/dev/tb2/kept; exec busybox httpd -f -p 8080 -h /dev/tb2", NULL};
     struct agent_exec exec = {.argv = argv, .detach = true};
     struct agent_result start = {.id = 0};
     check(agent_run(m->agent, &exec, NULL, NULL, &start, &e), &e);
@@ -320,7 +323,7 @@ static void test_snapshot(void **state)
         assert_string_equal(buf_text(&tail), "up\n");
         check(agent_probe_port(m->agent, 8080, 5000, &open, &e), &e);
         assert_true(open);
-        expect(m, "busybox cat /written /run/kept", "written\nkept\n");
+        expect(m, "busybox cat /written /dev/tb2/kept", "written\nkept\n");
         if (life == 0) { /* the channel can be closed and opened as often as one likes */
             for (int i = 0; i < 5; i++) {
                 agent_free(MOVE(m->agent));
