@@ -275,7 +275,8 @@ static size_t on_header(char *data, size_t size, size_t count, void *ctx)
         return 0;
     }
     const char *method = t->request->method;
-    t->following = is_redirect(t->response.status) && t->response.location &&
+    t->following = !t->request->no_redirects && is_redirect(t->response.status) &&
+                   t->response.location &&
                    (strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0);
     return len;
 }
@@ -440,9 +441,14 @@ static int build_headers(struct curl_slist **out, const struct http_request *req
 {
     struct curl_slist *list = NULL;
     bool fine = add_line(&list, "Expect:");
+    bool typed = false;
 
-    for (size_t i = 0; fine && request->headers && request->headers[i]; i++)
+    for (size_t i = 0; fine && request->headers && request->headers[i]; i++) {
+        typed = typed || strncasecmp(request->headers[i], "Content-Type:", 13) == 0;
         fine = add_line(&list, request->headers[i]);
+    }
+    /* libcurl would call any body a form, and servers then read it as one. */
+    fine = fine && (typed || add_line(&list, "Content-Type:"));
     if (fine && authorization) {
         AUTO_FREE char *line = mem_printf("Authorization: %s", authorization);
         fine = line && add_line(&list, line);

@@ -80,6 +80,8 @@ struct http_request {
     void *sink_ctx;
     bool ranged;                /* asks for the bytes from range_first on */
     uint64_t range_first;
+    bool no_redirects;          /* a redirect is an answer like any other: for secrets in `headers`,
+                                   which would go along */
     int64_t total_timeout_ms;   /* ERR_TIMEOUT after this long; 0: no such limit */
 };
 
