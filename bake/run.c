@@ -48,17 +48,11 @@ static int open_server(struct run *run, struct err *e)
     return e2b_new(&run->server, &server, e);
 }
 
-static int open_images(struct run *run, struct err *e)
+static struct registry_options registry_settings(const struct bake_options *o)
 {
-    const struct bake_options *o = run->options;
-    struct registry_options registry = {.plain_http_hosts = o->plain_http_hosts,
-                                        .config_path = o->docker_config,
-                                        .cancel = o->cancel};
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    run->images = (struct image_room){
-        .store = run->store, .ingest_workers = cores > 1 ? (size_t)cores : 1, .cancel = o->cancel};
-    int rc = registry_new(&run->images.registry, &registry, e);
-    return rc < 0 ? rc : once_new(&run->images.once, e);
+    return (struct registry_options){.plain_http_hosts = o->plain_http_hosts,
+                                     .config_path = o->docker_config,
+                                     .cancel = o->cancel};
 }
 
 static int run_open(struct run *run, struct store *s, const struct bake_options *o, struct err *e)

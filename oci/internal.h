@@ -23,4 +23,104 @@ enum { OCI_MAX_DESCRIPTORS = 4096 };
 /* Reads mediaType, digest and size of a descriptor (descriptor.md, Properties). */
 int oci_descriptor_read(struct oci_descriptor *out, const struct json *j, struct err *e) MUST_USE;
 
+/* ---- Ceilings of layers -------------------------------------------------------------------- */
+
+/*
+ * Uncompressed bytes that one blob may grow to: a fixed allowance, plus gzip's own greatest ratio
+ * (1032, rounded up) for each compressed byte. Only a bomb meets it.
+ */
+#define OCI_MAX_PLAIN ((uint64_t)16 << 30)
+#define OCI_MAX_RATIO ((uint64_t)1100)
+
+/* Bytes of one file: what ext4 with 4 KiB blocks can hold. */
+#define OCI_MAX_FILE ((uint64_t)16 << 40)
+
+/* zstd window, as a power of two: `zstd --long` uses 27, anything above is refused (RFC 8878). */
+enum { OCI_MAX_ZSTD_WINDOW_LOG = 27 };
+
+/* Bytes of one path component and of an extended attribute's name: Linux NAME_MAX, XATTR_NAME_MAX. */
+enum { OCI_MAX_NAME = 255 };
+
+/* Symbolic links followed for one path, as Linux does. */
+enum { OCI_MAX_LINKS = 40 };
+
+/* ---- Decompression (decompress.c) ---------------------------------------------------------- */
+
+/*
+ * The plain bytes of a layer blob, in order. Hashes both sides while they pass. One owner, one
+ * thread at a time.
+ */
+struct oci_stream;
+
+/*
+ * Starts reading `blob`; it and `blob_descriptor` are borrowed for the stream's life. `cancel` may
+ * be NULL. ERR_DIGEST when the blob's size is not the descriptor's.
+ */
+int oci_stream_new(struct oci_stream **out, const struct source *blob,
+                   const struct oci_descriptor *blob_descriptor,
+                   enum digest_algorithm plain_algorithm, const struct cancel *cancel,
+                   struct err *e) MUST_USE;
+
+/* Borrows the next plain bytes, valid until the next call; *len is 0 at the very end. */
+int oci_stream_read(struct oci_stream *s, const void **data, size_t *len, struct err *e) MUST_USE;
+
+/*
+ * Reads what is left of the compressed blob and compares its digest: ERR_DIGEST. Ends the stream;
+ * useful after an error too, since it tells a damaged download from a damaged image.
+ */
+int oci_stream_check_blob(struct oci_stream *s, struct err *e) MUST_USE;
+
+/* After the end: compares the digest of the plain bytes. ERR_CORRUPT. */
+int oci_stream_check_plain(struct oci_stream *s, const struct digest *diff_id,
+                           struct err *e) MUST_USE;
+
+void oci_stream_free(struct oci_stream *s);
+DEFINE_AUTO(oci_stream, oci_stream_free)
+#define AUTO_OCI_STREAM CLEANUP(oci_stream_free_auto_)
+
+/* ---- Entries (entry.c) --------------------------------------------------------------------- */
+
+/*
+ * Gives the entry its path and, for whiteouts, its type, from a name as the tar has it. *skip when
+ * the name is bookkeeping of AUFS that is no part of the image. ERR_CORRUPT, ERR_LIMIT.
+ */
+int oci_entry_name(struct oci_entry *entry, bool *skip, const char *raw, struct err *e) MUST_USE;
+
+/* Cleans the target of a hard link in the same way. */
+int oci_entry_link(struct oci_entry *entry, const char *raw, struct err *e) MUST_USE;
+
+/* Sorts attributes by name. */
+void oci_entry_sort_xattrs(struct oci_entry *entry);
+
+/* Everything that struct oci_entry promises, for entries decoded from bytes. ERR_CORRUPT. */
+int oci_entry_check(const struct oci_entry *entry, struct err *e) MUST_USE;
+
+/* Where the last component of a cleaned path starts. */
+size_t oci_path_base(const char *path);
+
+/*
+ * Writes bytes as printable ASCII without spaces: everything outside '!'..'~', and the backslash,
+ * becomes \xNN. Reversible.
+ */
+int oci_text_escape(struct buf *out, const void *bytes, size_t len, struct err *e) MUST_USE;
+
+/* The same for error texts: cut short with "..." when `text` is too small. Returns `text`. */
+enum { OCI_QUOTE_MAX = 512 };
+const char *oci_text_quote(const char *bytes, char text[OCI_QUOTE_MAX]);
+
+/* ---- The layer index (layer.c, index.c) ---------------------------------------------------- */
+
+struct oci_layer {
+    struct oci_entry *entries; /* in tar order */
+    size_t count;
+    size_t capacity;
+    size_t memory_len; /* what the entries hold, kept below LIMIT_LAYER_INDEX */
+};
+
+/*
+ * Appends the entry and takes over what it holds, also on failure (it is zeroed). ERR_LIMIT when
+ * the index grows past LIMIT_LAYER_INDEX.
+ */
+int oci_layer_add(struct oci_layer *l, struct oci_entry *entry, struct err *e) MUST_USE;
+
 #endif

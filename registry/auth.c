@@ -36,7 +36,7 @@ struct entry {
     bool proven;
     bool has_login; /* the header came from a login, not from anonymity */
     unsigned generation;
-    unsigned uses; /* requests sent with this generation */
+    unsigned uses;              /* requests sent with this generation */
     int64_t expires_ms;         /* INT64_MAX: never */
     struct challenge challenge; /* of the last renewal */
     struct entry *next;
@@ -230,9 +230,9 @@ static int get_token(struct grant *out, struct auth *a, const struct challenge *
 
     if (build_query(&query, c, entry, post ? login->secret : NULL, e) < 0)
         return -(int)e->class;
-    AUTO_FREE char *url = post ? mem_strdup(c->realm)
-                               : mem_printf("%s%c%s", c->realm, strchr(c->realm, '?') ? '&' : '?',
-                                            query);
+    AUTO_FREE char *url =
+        post ? mem_strdup(c->realm)
+             : mem_printf("%s%c%s", c->realm, strchr(c->realm, '?') ? '&' : '?', query);
     if (login && !post)
         basic = credential_basic(login);
     struct http_request request = {
@@ -408,8 +408,9 @@ static int refused(struct auth *a, struct entry *entry, const char *header, stru
         return -(int)e->class;
     if (!c.bearer && !c.basic) {
         challenge_fini(&c);
-        return err_set(e, ERR_UNSUPPORTED, "the registry asks for a kind of login other than "
-                                           "Basic and Bearer");
+        return err_set(e, ERR_UNSUPPORTED,
+                       "the registry asks for a kind of login other than "
+                       "Basic and Bearer");
     }
     challenge_fini(&entry->challenge);
     entry->challenge = c;

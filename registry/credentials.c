@@ -136,7 +136,8 @@ static size_t key_cover(const char *key, const char *host, const char *repositor
     size_t space_len = strlen(space);
     while (space_len > 0 && space[space_len - 1] == '/')
         space_len--;
-    if (space_len == 0 || (space_len == 2 && space[0] == 'v' && (space[1] == '1' || space[1] == '2')))
+    if (space_len == 0 ||
+        (space_len == 2 && space[0] == 'v' && (space[1] == '1' || space[1] == '2')))
         return 1;
     if (strncmp(space, repository, space_len) == 0 &&
         (repository[space_len] == '/' || repository[space_len] == '\0'))

@@ -9,8 +9,8 @@
  */
 #include "registry/internal.h"
 
-#include <curl/curl.h>
 #include <ctype.h>
+#include <curl/curl.h>
 #include <errno.h>
 #include <pthread.h>
 #include <strings.h>
@@ -35,8 +35,8 @@ struct worker {
 
 struct http {
     struct http_options options;
-    const char *ca_file;   /* from the environment; NULL: libcurl's own choice */
-    pthread_mutex_t lock;  /* guards idle; never held across I/O */
+    const char *ca_file;  /* from the environment; NULL: libcurl's own choice */
+    pthread_mutex_t lock; /* guards idle; never held across I/O */
     struct worker *idle;
 };
 
@@ -441,9 +441,14 @@ static int build_headers(struct curl_slist **out, const struct http_request *req
 {
     struct curl_slist *list = NULL;
     bool fine = add_line(&list, "Expect:");
+    bool typed = false;
 
-    for (size_t i = 0; fine && request->headers && request->headers[i]; i++)
+    for (size_t i = 0; fine && request->headers && request->headers[i]; i++) {
+        typed = typed || strncasecmp(request->headers[i], "Content-Type:", 13) == 0;
         fine = add_line(&list, request->headers[i]);
+    }
+    /* libcurl would call any body a form, and servers then read it as one. */
+    fine = fine && (typed || add_line(&list, "Content-Type:"));
     if (fine && authorization) {
         AUTO_FREE char *line = mem_printf("Authorization: %s", authorization);
         fine = line && add_line(&list, line);
@@ -470,16 +475,17 @@ static bool set_method(CURL *easy, const struct http_request *request)
 
     if (strcmp(method, "HEAD") == 0)
         return curl_easy_setopt(easy, CURLOPT_NOBODY, 1L) == CURLE_OK;
-    if (body && (curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE,
-                                  (curl_off_t)(request->body ? request->body_len : 0)) != CURLE_OK ||
-                 curl_easy_setopt(easy, CURLOPT_POSTFIELDS, request->body ? request->body : "") !=
-                     CURLE_OK))
+    if (body &&
+        (curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE,
+                          (curl_off_t)(request->body ? request->body_len : 0)) != CURLE_OK ||
+         curl_easy_setopt(easy, CURLOPT_POSTFIELDS, request->body ? request->body : "") !=
+             CURLE_OK))
         return false;
     return curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, method) == CURLE_OK;
 }
 
-static bool set_options(const struct http *h, struct worker *w, struct transfer *t,
-                        const char *url, const struct origin *o, struct curl_slist *headers)
+static bool set_options(const struct http *h, struct worker *w, struct transfer *t, const char *url,
+                        const struct origin *o, struct curl_slist *headers)
 {
     CURL *easy = w->easy;
     bool fine = true;
@@ -558,20 +564,42 @@ static void hop_fini(struct hop *hop)
     origin_fini(&hop->origin);
 }
 
+int http_redirect(char **out, bool *same_origin, const char *base, const char *location,
+                  struct err *e)
+{
+    AUTO_FREE char *url = NULL;
+    struct origin from = {0};
+    struct origin to = {0};
+    int rc = 0;
+
+    if (resolve_location(&url, base, location, e) < 0 || origin_of(&from, base, e) < 0)
+        return -(int)e->class;
+    if (origin_of(&to, url, e) < 0) {
+        origin_fini(&from);
+        return err_set(e, ERR_UNSUPPORTED, "a redirect to something else than http or https");
+    }
+    bool same = origin_equal(&from, &to);
+    if (strcmp(from.scheme, "https") == 0 && strcmp(to.scheme, "http") == 0)
+        rc = err_set(e, ERR_UNSUPPORTED, "a redirect from https to plain http, at %s, is refused",
+                     to.host);
+    origin_fini(&from);
+    origin_fini(&to);
+    if (rc < 0)
+        return rc;
+    *same_origin = same;
+    *out = MOVE(url);
+    return 0;
+}
+
 static int hop_follow(struct hop *hop, const char *location, struct err *e)
 {
     AUTO_FREE char *url = NULL;
-    struct origin next = {0};
+    struct origin next;
+    bool same = false;
 
-    if (resolve_location(&url, hop->url, location, e) < 0 || origin_of(&next, url, e) < 0)
+    if (http_redirect(&url, &same, hop->url, location, e) < 0 || origin_of(&next, url, e) < 0)
         return -(int)e->class;
-    if (strcmp(hop->origin.scheme, "https") == 0 && strcmp(next.scheme, "http") == 0) {
-        err_set(e, ERR_UNSUPPORTED, "a redirect from https to plain http, at %s, is refused",
-                next.host);
-        origin_fini(&next);
-        return -(int)e->class;
-    }
-    if (!origin_equal(&hop->origin, &next))
+    if (!same)
         hop->authorization = NULL;
     hop_fini(hop);
     hop->url = MOVE(url);

@@ -105,8 +105,8 @@ static bool send_reply(int fd, const struct fake_request *request, const struct 
     char head[4096];
     bool length = strcasestr(reply->headers, "content-length:") ||
                   strcasestr(reply->headers, "transfer-encoding:");
-    int len = snprintf(head, sizeof(head), "HTTP/1.1 %d Status\r\n%s", reply->status,
-                       reply->headers);
+    int len =
+        snprintf(head, sizeof(head), "HTTP/1.1 %d Status\r\n%s", reply->status, reply->headers);
 
     if (!length)
         len += snprintf(head + len, sizeof(head) - (size_t)len, "Content-Length: %zu\r\n",
@@ -221,8 +221,7 @@ static void *accept_all(void *argument)
 
 struct fake_http *fake_http_start(fake_handler *handler, void *ctx)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET,
-                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof(address);
     struct fake_http *s = mem_zalloc(sizeof(*s));
 

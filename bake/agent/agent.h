@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The guest agent: one static program, PID 1 of the guest, that serves the protocol of
+ * bake/agent_protocol.h. Everything it holds is one `struct guest` of fixed size, mapped once at
+ * the start: it never allocates, so nothing that the host or a program in the guest does can make
+ * it grow. Single-threaded. Functions return 0 or a negative errno unless they say otherwise.
+ */
+#ifndef TB2_BAKE_AGENT_AGENT_H
+#define TB2_BAKE_AGENT_AGENT_H
+
+#include <poll.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "bake/agent_protocol.h"
+#include "base/attr.h"
+
+enum {
+    PROCESSES_MAX = 64,
+    PROBES_MAX = 8,
+    WATCHES_MAX = 4 + PROBES_MAX + 4 * PROCESSES_MAX,
+    OUT_MAX = 768 * 1024,  /* frames waiting for the host */
+    OUT_BUSY = 256 * 1024, /* above this, output of programs waits in their pipes */
+    REPLY_MAX = AGENT_CHUNK_MAX + AGENT_HEADER_LEN + 64, /* longest reply to one request */
+    EXIT_GRACE_MS = 250, /* wait for the end of output after a program's end */
+};
+
+/* ---- Event loop (loop.c) -------------------------------------------------------------------- */
+
+/* A descriptor that the loop may wait on; `watch` is its place in this round's poll set or -1. */
+struct source {
+    int fd; /* -1: none */
+    int watch;
+};
+
+struct loop {
+    struct pollfd fds[WATCHES_MAX];
+    int count;
+    int64_t deadline_ms; /* of this round; -1 none */
+};
+
+int64_t now_ms(void);
+/* Building a round. */
+void loop_begin(struct loop *l);
+void loop_watch(struct loop *l, struct source *s, int events);
+void loop_deadline(struct loop *l, int64_t at_ms);
+void loop_wait(struct loop *l);
+/* Events of this round; 0 for a source that was not watched. */
+short loop_events(const struct loop *l, const struct source *s);
+void source_close(struct source *s);
+
+/* ---- Channel (channel.c) -------------------------------------------------------------------- */
+
+enum channel_kind { CHANNEL_PORT, CHANNEL_STREAM, CHANNEL_LISTENER };
+
+struct channel {
+    enum channel_kind kind;
+    struct source link;
+    struct source listener;
+    bool hung_up; /* the port has no host end; SIGIO says when that changes */
+    bool session; /* a hello was answered; otherwise all but hellos is skipped */
+    uint8_t nonce[AGENT_NONCE_LEN];
+    uint8_t in[AGENT_FRAME_MAX];
+    size_t in_len;
+    uint8_t out[OUT_MAX];
+    size_t out_at;
+    size_t out_len;
+};
+
+void channel_init(struct channel *c, enum channel_kind kind, int fd);
+bool channel_has_room(const struct channel *c, size_t len);
+/* True while output of programs may be queued. */
+bool channel_wants_output(const struct channel *c);
+/* Room for a payload of `len` bytes, to be filled and then sent; NULL when there is none. */
+uint8_t *channel_reserve(struct channel *c, size_t len);
+void channel_send_reserved(struct channel *c, uint32_t type, uint32_t stream, size_t len);
+/* Queues a frame; dropped when no session is up. */
+void channel_send(struct channel *c, uint32_t type, uint32_t stream, const void *payload,
+                  size_t len);
+void channel_send_error(struct channel *c, uint32_t stream, enum agent_stage stage, int sys,
+                        const char *detail);
+/* Next frame (borrowed until channel_drop) or false; hellos are answered by the caller. */
+bool channel_next(struct channel *c, struct agent_frame *out, size_t *frame_len);
+void channel_drop(struct channel *c, size_t frame_len);
+/* What came is not the protocol: no session until the next hello. */
+void channel_desync(struct channel *c);
+void channel_watch(struct channel *c, struct loop *l);
+/* Moves bytes; false when the host end is gone. */
+bool channel_pump(struct channel *c, struct loop *l);
+void channel_hang_up(struct channel *c);
+
+/* ---- Processes (process.c, spawn.c, user.c) ------------------------------------------------- */
+
+struct exec_request {
+    bool has_input;
+    bool detach;
+    uint64_t timeout_ms;
+    const char *workdir;
+    const char *user;
+    const char *argv[AGENT_STRINGS_MAX + 1];
+    const char *env[AGENT_STRINGS_MAX + 2]; /* one more: HOME */
+};
+
+/* What the child sends back when it cannot become the program. */
+struct spawn_failure {
+    int32_t stage;
+    int32_t sys;
+    char detail[AGENT_DETAIL_MAX];
+};
+
+struct spawn_ends {
+    int in; /* child's side; -1: /dev/null */
+    int out[2];
+    int failure; /* written on failure, closed by a successful exec */
+    int cgroup;  /* directory, -1: none */
+    bool machine;
+};
+
+/* Runs in the child; returns only by exec or _exit. */
+void spawn_child(const struct spawn_ends *ends, struct exec_request *request)
+    __attribute__((noreturn));
+
+enum { GROUPS_MAX = 64, HOME_MAX = 1024 };
+
+struct identity {
+    uid_t uid;
+    gid_t gid;
+    gid_t groups[GROUPS_MAX];
+    size_t group_count;
+    char home[HOME_MAX]; /* empty: unknown */
+};
+
+/*
+ * Resolves `name`, `uid`, `name:group`, `uid:gid` (OCI image-spec config.md, "User") from a passwd
+ * and a group file; a missing file holds nothing. *stage and a negative errno tell what was wrong.
+ */
+int user_resolve(struct identity *out, const char *spec, const char *passwd_path,
+                 const char *group_path, enum agent_stage *stage) MUST_USE;
+
+struct process {
+    bool used;
+    bool attached; /* the host awaits its output and end */
+    bool detached;
+    bool timed_out;
+    uint64_t id;
+    uint32_t stream;
+    pid_t pid;           /* 0 once reaped */
+    int status;          /* wait status, once reaped */
+    int64_t deadline_ms; /* -1: none */
+    int64_t grace_ms;    /* when output is no longer waited for; -1 while it runs */
+    bool draining;       /* grace is over: only left[] bytes are still taken */
+    size_t left[2];
+    struct source start;
+    struct source in;
+    struct source out[2];
+    int cgroup;
+    size_t in_at;
+    size_t in_len;
+    bool in_end;
+    size_t tail_at; /* ring: next byte to write */
+    size_t tail_len;
+    uint8_t input[AGENT_WINDOW];
+    uint8_t tail[AGENT_TAIL_MAX];
+};
+
+struct guest;
+int process_init(struct guest *g) MUST_USE;
+void process_start(struct guest *g, uint32_t stream, struct exec_request *request);
+/* False: the host sent more than its window. */
+bool process_input(struct guest *g, uint32_t stream, const uint8_t *data, size_t len) MUST_USE;
+void process_report(struct guest *g, uint32_t stream, uint64_t id);
+void process_watch(struct guest *g, struct loop *l);
+void process_pump(struct guest *g, struct loop *l);
+void process_reap(struct guest *g);
+/* The host is gone: ends all that it was waiting for; `all` takes detached ones too. */
+void process_abandon(struct guest *g, bool all);
+
+/* ---- Files (files.c) ------------------------------------------------------------------------ */
+
+struct transfer {
+    int fd;  /* of the one file being put or got; -1 none */
+    int dir; /* put: its directory */
+    bool put;
+    char temporary[64];
+    char name[256];
+};
+
+void transfer_init(struct transfer *t);
+void transfer_abort(struct transfer *t);
+/* Each returns a negative errno; the path is a whole string. */
+int transfer_put_open(struct transfer *t, const char *path, uint32_t mode) MUST_USE;
+int transfer_put_data(struct transfer *t, const uint8_t *data, size_t len) MUST_USE;
+int transfer_put_commit(struct transfer *t) MUST_USE;
+int transfer_get_open(struct transfer *t, const char *path, uint64_t *size) MUST_USE;
+long transfer_get_read(struct transfer *t, uint8_t *data, size_t len) MUST_USE;
+int files_make_dirs(const char *path, mode_t mode) MUST_USE;
+/* Whole small file (kernel interfaces), terminated; returns its length or a negative errno. */
+long files_read(const char *path, char *text, size_t capacity) MUST_USE;
+int files_write(const char *path, const char *text) MUST_USE;
+
+/* ---- The machine (machine.c, network.c, boot.c) --------------------------------------------- */
+
+int machine_sync(bool drop_caches) MUST_USE;
+int machine_freeze(int root, bool freeze) MUST_USE;
+int machine_set_clock(uint64_t now_ns) MUST_USE;
+uint64_t machine_clock(void);
+int machine_reseed(const uint8_t entropy[AGENT_ENTROPY_LEN]) MUST_USE;
+void machine_power_off(void);
+
+int network_loopback_up(void) MUST_USE;
+/* *what names the step that failed. */
+int network_configure(const char **what) MUST_USE;
+
+/* From the initramfs to the image's root; on failure `text` says why. */
+int boot_machine(char text[AGENT_DETAIL_MAX]) MUST_USE;
+/* Waits for the virtio-serial port; descriptor or negative errno. */
+int boot_open_port(void) MUST_USE;
+
+/* ---- Requests (serve.c) --------------------------------------------------------------------- */
+
+struct probe {
+    struct source link;
+    uint32_t stream;
+    int64_t deadline_ms;
+};
+
+struct guest {
+    bool machine; /* PID 1 of a guest; false: an ordinary process in tests */
+    bool frozen;
+    int console; /* -1: none */
+    int root;    /* directory descriptor for freeze and thaw */
+    int cgroups; /* /sys/fs/cgroup/tb2; -1: none */
+    uint64_t next_id;
+    struct source signals;
+    struct channel channel;
+    struct loop loop;
+    struct transfer transfer;
+    struct probe probes[PROBES_MAX];
+    struct process processes[PROCESSES_MAX];
+    struct exec_request request;
+    char boot_id[AGENT_BOOT_ID_LEN + 1];
+    char boot_error[AGENT_DETAIL_MAX]; /* empty when all is well */
+};
+
+void guest_log(const struct guest *g, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* Serves until the channel of a test ends; never returns in a machine. */
+int guest_serve(struct guest *g);
+
+#endif

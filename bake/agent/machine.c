@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What the agent does to the machine as a whole. Sources: ioctl_fs FIFREEZE and FITHAW
+ * (include/uapi/linux/fs.h), RNDADDENTROPY and RNDRESEEDCRNG (include/uapi/linux/random.h).
+ */
+#include "bake/agent/agent.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <linux/random.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/reboot.h>
+#include <time.h>
+#include <unistd.h>
+
+int machine_sync(bool drop_caches)
+{
+    sync();
+    return drop_caches ? files_write("/proc/sys/vm/drop_caches", "3\n") : 0;
+}
+
+int machine_freeze(int root, bool freeze)
+{
+    if (root < 0)
+        return -EBADF;
+    if (ioctl(root, freeze ? FIFREEZE : FITHAW, 0) == 0)
+        return 0;
+    /* already in the state asked for: EBUSY when frozen, EINVAL when not */
+    return errno == (freeze ? EBUSY : EINVAL) ? 0 : -errno;
+}
+
+int machine_set_clock(uint64_t now_ns)
+{
+    struct timespec now = {.tv_sec = (time_t)(now_ns / 1000000000u),
+                           .tv_nsec = (long)(now_ns % 1000000000u)};
+    return clock_settime(CLOCK_REALTIME, &now) < 0 ? -errno : 0;
+}
+
+uint64_t machine_clock(void)
+{
+    struct timespec now;
+    if (clock_gettime(CLOCK_REALTIME, &now) < 0 || now.tv_sec < 0)
+        return 0;
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+int machine_reseed(const uint8_t entropy[AGENT_ENTROPY_LEN])
+{
+    /* struct rand_pool_info ends in a flexible array; built in place, in an aligned block */
+    union {
+        struct rand_pool_info info;
+        uint8_t bytes[sizeof(struct rand_pool_info) + AGENT_ENTROPY_LEN];
+    } pool;
+    pool.info.entropy_count = AGENT_ENTROPY_LEN * 8;
+    pool.info.buf_size = AGENT_ENTROPY_LEN;
+    memcpy(pool.bytes + offsetof(struct rand_pool_info, buf), entropy, AGENT_ENTROPY_LEN);
+    int fd = openat(AT_FDCWD, "/dev/random", O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    int result = 0;
+    if (ioctl(fd, RNDADDENTROPY, &pool.info) < 0 || ioctl(fd, RNDRESEEDCRNG) < 0)
+        result = -errno;
+    explicit_bzero(&pool, sizeof(pool));
+    close(fd);
+    return result;
+}
+
+void machine_power_off(void)
+{
+    kill(-1, SIGKILL); /* all but this process, which is PID 1 */
+    sync();
+    if (mount(NULL, "/", NULL, MS_REMOUNT | MS_RDONLY, NULL) < 0)
+        sync();
+    reboot(RB_POWER_OFF);
+}

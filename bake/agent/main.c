@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tb2-agent: PID 1 of a guest; or, with --fd N or --listen-fd N, an ordinary process that serves
+ * the same protocol on an inherited socket and leaves the machine alone (tests).
+ */
+#include "bake/agent/agent.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/reboot.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static int guest_init(struct guest *g)
+{
+    g->console = g->root = g->cgroups = -1;
+    transfer_init(&g->transfer);
+    for (size_t i = 0; i < PROBES_MAX; i++)
+        g->probes[i].link = (struct source){.fd = -1, .watch = -1};
+    sigset_t wanted;
+    sigemptyset(&wanted);
+    sigaddset(&wanted, SIGCHLD);
+    sigaddset(&wanted, SIGIO);
+    if (sigprocmask(SIG_BLOCK, &wanted, NULL) < 0 || signal(SIGPIPE, SIG_IGN) == SIG_ERR)
+        return -errno;
+    int fd = signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (fd < 0)
+        return -errno;
+    g->signals = (struct source){.fd = fd, .watch = -1};
+    return process_init(g);
+}
+
+static void read_boot_id(struct guest *g)
+{
+    memset(g->boot_id, '0', AGENT_BOOT_ID_LEN);
+    char text[AGENT_BOOT_ID_LEN + 2];
+    if (files_read("/proc/sys/kernel/random/boot_id", text, sizeof(text)) >= AGENT_BOOT_ID_LEN)
+        memcpy(g->boot_id, text, AGENT_BOOT_ID_LEN);
+}
+
+static void open_cgroups(struct guest *g)
+{
+    if (mkdirat(AT_FDCWD, "/sys/fs/cgroup/tb2", 0755) < 0 && errno != EEXIST)
+        return;
+    g->cgroups = openat(AT_FDCWD, "/sys/fs/cgroup/tb2", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
+/* SIGIO whenever the host end of the port opens or closes. */
+static int watch_port(int fd)
+{
+    int flags = fcntl(fd, F_GETFL);
+    if (flags < 0 || fcntl(fd, F_SETOWN, getpid()) < 0 || fcntl(fd, F_SETFL, flags | O_ASYNC) < 0)
+        return -errno;
+    return 0;
+}
+
+static int run_machine(struct guest *g)
+{
+    g->machine = true;
+    int booted = boot_machine(g->boot_error);
+    g->console = openat(AT_FDCWD, "/dev/console", O_WRONLY | O_CLOEXEC | O_NOCTTY);
+    if (booted < 0)
+        guest_log(g, "%s", g->boot_error);
+    else
+        g->root = openat(AT_FDCWD, "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    read_boot_id(g);
+    if (booted == 0)
+        open_cgroups(g);
+    if (files_write("/proc/self/oom_score_adj", "-1000") < 0)
+        guest_log(g, "cannot leave the reach of the out-of-memory killer");
+    int port = boot_open_port();
+    if (port >= 0 && watch_port(port) == 0) {
+        channel_init(&g->channel, CHANNEL_PORT, port);
+        return guest_serve(g);
+    }
+    guest_log(g, "no virtio-serial port named %s: %s", AGENT_PORT_NAME,
+              strerror(port < 0 ? -port : errno));
+    reboot(RB_POWER_OFF);
+    return 1;
+}
+
+static int run_process(struct guest *g, enum channel_kind kind, int fd)
+{
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1) < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0 ||
+        fcntl(fd, F_SETFL, O_NONBLOCK) < 0) {
+        perror("tb2-agent");
+        return 1;
+    }
+    read_boot_id(g);
+    channel_init(&g->channel, kind, fd);
+    int result = guest_serve(g);
+    process_abandon(g, true);
+    return result;
+}
+
+int main(int argc, char **argv)
+{
+    struct guest *g =
+        mmap(NULL, sizeof(*g), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (g == MAP_FAILED || guest_init(g) < 0)
+        return 1;
+    bool stream = argc == 3 && strcmp(argv[1], "--fd") == 0;
+    bool listener = argc == 3 && strcmp(argv[1], "--listen-fd") == 0;
+    if (stream || listener)
+        return run_process(g, stream ? CHANNEL_STREAM : CHANNEL_LISTENER,
+                           (int)strtol(argv[2], NULL, 10));
+    if (getpid() == 1) /* whatever arguments the kernel passes on */
+        return run_machine(g);
+    fputs("usage: tb2-agent --fd N | --listen-fd N\n"
+          "As process 1 it is the init of a tb2-bake guest.\n",
+          stderr);
+    return 2;
+}

@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""A task that fails ends alone, with a message a person can act on."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "support"))
+from bakery import Bakery, check  # noqa: E402
+
+RECIPE = """\
+name: failures
+network: none
+steps:
+  - run: |
+      if [ "$DEMO_TASK" = fix-links ]; then
+          echo "the disk of links is jammed"
+          exit 3
+      fi
+start: while true; do sleep 1000; done
+ready:
+  command: test "$DEMO_TASK" != rotate-logs
+  interval: 200ms
+  timeout: 3s
+"""
+
+GOOD, STEP, READY = "count-words", "fix-links", "rotate-logs"
+NAME, AWAY = "sort-records", "demo-task-04"
+
+
+def set_image(bakery, task, image):
+    path = os.path.join(bakery.set, "tasks", task, "task.toml")
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    with open(path, "w", encoding="utf-8") as out:
+        out.write(re.sub(r'docker_image = ".*?"', 'docker_image = "%s"' % image, text))
+
+
+def closed_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def expect_failure(task, stage, words, error_class):
+    error = task["error"]
+    check(task["outcome"] == "failed" and task["stage"] == stage, task)
+    check(error["class"] in error_class, task)
+    for word in words:
+        check(word in error["message"] + error.get("hint", "") + error.get("output", ""), "no '%s' in %s" % (word, error))
+
+
+def one_of_each(bakery):
+    port = closed_port()
+    wrong, away = "127.0.0.1:%d/demo/no-such-image:1" % bakery.facts["port"], "127.0.0.1:%d/demo/x:1" % port
+    set_image(bakery, NAME, wrong)
+    set_image(bakery, AWAY, away)
+    run = bakery.bake("--jobs", "3", recipe=RECIPE).expect(1)
+    tasks = run.tasks()
+    check(tasks[GOOD]["outcome"] == "ready", tasks[GOOD])
+    expect_failure(tasks[STEP], "steps", ["exit 3", "the disk of links is jammed"], ["step"])
+    expect_failure(tasks[READY], "ready", ["ready"], ["step", "timeout"])
+    expect_failure(tasks[NAME], "resolve", ["no-such-image"], ["notfound"])
+    expect_failure(tasks[AWAY], "resolve", [":%d" % port], ["net"])
+    for name in (STEP, READY, NAME, AWAY):
+        check(name in run.err, "stderr does not name %s" % name)
+    check(not bakery.machines() and not bakery.leftovers(), "something was left behind")
+
+
+def full_disk(bakery, size, stages):
+    """A store on a file system of `size` bytes."""
+    if os.getuid() != 0:
+        print("no full disk: a mount needs root")
+        return
+    where = bakery.path("full-" + size)
+    os.mkdir(where)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=" + size, "tmpfs", where], check=True)
+    try:
+        run = bakery.bake(tasks=[GOOD], store="full-" + size).expect(1)
+        task = run.tasks()[GOOD]
+        check(task["outcome"] == "failed" and task["stage"] in stages, task)
+        check("space" in task["error"]["message"] + task["error"].get("hint", ""), task)
+    finally:
+        subprocess.run(["umount", "--lazy", where], check=True)
+
+
+def main():
+    with Bakery(tasks=5) as bakery:
+        one_of_each(bakery)
+        full_disk(bakery, "6m", ["pull", "ingest"])
+        full_disk(bakery, "48m", ["boot", "steps", "ready", "snapshot"])
+
+
+main()

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: MIT
+"""What the documents tell people to type exists: `./dev` commands, tb2-bake's commands and options.
+
+tb2-bake is asked (`--help`) when TB2_BAKE names it.
+"""
+
+import os
+import re
+import subprocess
+
+SHELL = re.compile(r"^```(?:sh|console|bash)\n(.*?)^```", re.M | re.S)
+
+
+def typed_lines(text):
+    """(line, words) of each command in a shell block; a leading `$ ` and a comment are cut off."""
+    for block in SHELL.finditer(text):
+        first = text.count("\n", 0, block.start(1)) + 1
+        console = "\n$ " in "\n" + block.group(1)
+        for i, line in enumerate(block.group(1).splitlines()):
+            if console and not line.startswith("$ "):
+                continue
+            words = re.sub(r"\s#.*", "", line.removeprefix("$ ")).split()
+            if words and not words[0].startswith("#"):
+                yield first + i, words
+
+
+def dev_commands(tree):
+    return set(re.findall(r"^do_(\w+)\(\)", tree.read("dev"), re.M)) if tree.has("dev") else set()
+
+
+def help_text():
+    program = os.environ.get("TB2_BAKE")
+    if not program or not os.path.exists(program):
+        return None
+    return subprocess.run([program, "--help"], text=True, capture_output=True, check=True).stdout
+
+
+def judge(words, dev, known):
+    if words[0] == "./dev" and len(words) > 1 and words[1] not in dev:
+        return "./dev has no command %s" % words[1]
+    if os.path.basename(words[0]) == "tb2-bake" and known is not None:
+        own = words[1:words.index("--")] if "--" in words else words[1:]
+        options = [word.strip("[]()").split("=")[0] for word in own]
+        for option in [option for option in options if re.match(r"--[a-z]", option)]:
+            if not re.search(re.escape(option) + r"\b", known):
+                return "tb2-bake --help knows no %s" % option
+        if own and re.match(r"[a-z]+$", own[0]) and not re.search(r"\b%s\b" % own[0], known):
+            return "tb2-bake --help knows no command %s" % own[0]
+    return None
+
+
+def check(tree):
+    dev, known = dev_commands(tree), help_text()
+    for path in [path for path in tree.paths if path.endswith(".md") and not path.startswith("tests/data/")]:
+        for line, words in typed_lines(tree.read(path)):
+            finding = judge(words, dev, known)
+            if finding:
+                yield path, line, finding
+
+
+EXAMPLES = [
+    ("command", {"README.md": "x\n```sh\n./dev nothing\n```\n", "dev": "do_test()\n"},
+     "README.md:3: ./dev has no command nothing"),
+    ("console", {"README.md": "```console\nout\n$ ./dev nothing   # why\n```\n", "dev": ""}, "no command nothing"),
+    ("good", {"README.md": "```sh\n./dev test  # all\n```\n```console\n$ ./dev test quick\n./dev nothing\n```\n",
+              "dev": "do_test()\n{\n}\n"}, None),
+]
