@@ -155,7 +155,9 @@ static int read_token(struct grant *out, const struct buf *reply, struct err *e)
         json_get_string_opt(doc, "token", &token, e) < 0 ||
         json_get_string_opt(doc, "access_token", &other, e) < 0 ||
         json_get_u64_opt(doc, "expires_in", DEFAULT_LIFE_SECONDS, &life, e) < 0)
-        return err_set(e, ERR_CORRUPT, "the reply of the token server does not parse");
+        return e->class == ERR_NOMEM
+                   ? -ERR_NOMEM
+                   : err_set(e, ERR_CORRUPT, "the reply of the token server does not parse");
     if (!token || !*token)
         token = other;
     if (!token || !token_is_legal(token))

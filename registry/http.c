@@ -139,16 +139,19 @@ static void worker_return(struct http *h, struct worker *w)
 
 /* ---- URLs ------------------------------------------------------------------------------------ */
 
-/* curl's strings are freed by curl's function; ours by free(). */
-static char *url_part(CURLU *url, CURLUPart part, unsigned flags)
+/* A part of a URL that is there; *out stays as it is when it is not. */
+static int url_part(char **out, CURLU *url, CURLUPart part, unsigned flags, struct err *e)
 {
     char *text = NULL;
+    CURLUcode code = curl_url_get(url, part, &text, flags);
 
-    if (curl_url_get(url, part, &text, flags) != CURLUE_OK)
-        return NULL;
-    char *copy = mem_strdup(text);
+    if (code == CURLUE_OUT_OF_MEMORY)
+        return err_nomem(e, "URL");
+    if (code != CURLUE_OK)
+        return 0;
+    *out = mem_strdup(text); /* libcurl's own strings are not for free() */
     curl_free(text);
-    return copy;
+    return *out ? 0 : err_nomem(e, "URL");
 }
 
 /* What decides whether credentials may be sent and plain HTTP spoken. */
@@ -166,6 +169,19 @@ static void origin_fini(struct origin *o)
     *o = (struct origin){0};
 }
 
+static int read_origin(struct origin *o, CURLU *url, const char *text, struct err *e)
+{
+    if (curl_url_set(url, CURLUPART_URL, text, 0) == CURLUE_OK &&
+        (url_part(&o->scheme, url, CURLUPART_SCHEME, 0, e) < 0 ||
+         url_part(&o->host, url, CURLUPART_HOST, 0, e) < 0 ||
+         url_part(&o->port, url, CURLUPART_PORT, CURLU_DEFAULT_PORT, e) < 0))
+        return -(int)e->class;
+    if (o->scheme && o->host && o->port &&
+        (strcmp(o->scheme, "http") == 0 || strcmp(o->scheme, "https") == 0))
+        return 0;
+    return err_set(e, ERR_INPUT, "not an http or https URL");
+}
+
 static int origin_of(struct origin *out, const char *text, struct err *e)
 {
     CURLU *url = curl_url();
@@ -173,16 +189,11 @@ static int origin_of(struct origin *out, const char *text, struct err *e)
 
     if (!url)
         return err_nomem(e, "URL");
-    if (curl_url_set(url, CURLUPART_URL, text, 0) == CURLUE_OK) {
-        o.scheme = url_part(url, CURLUPART_SCHEME, 0);
-        o.host = url_part(url, CURLUPART_HOST, 0);
-        o.port = url_part(url, CURLUPART_PORT, CURLU_DEFAULT_PORT);
-    }
+    int rc = read_origin(&o, url, text, e);
     curl_url_cleanup(url);
-    if (!o.scheme || !o.host || !o.port ||
-        (strcmp(o.scheme, "http") != 0 && strcmp(o.scheme, "https") != 0)) {
+    if (rc < 0) {
         origin_fini(&o);
-        return err_set(e, ERR_INPUT, "not an http or https URL");
+        return rc;
     }
     *out = o;
     return 0;
@@ -212,15 +223,18 @@ static int resolve_location(char **out, const char *base, const char *location, 
 {
     CURLU *url = curl_url();
     char *text = NULL;
+    int rc = 0;
 
     if (!url)
         return err_nomem(e, "URL");
     if (curl_url_set(url, CURLUPART_URL, base, 0) == CURLUE_OK &&
         curl_url_set(url, CURLUPART_URL, location, 0) == CURLUE_OK)
-        text = url_part(url, CURLUPART_URL, 0);
+        rc = url_part(&text, url, CURLUPART_URL, 0, e);
     curl_url_cleanup(url);
+    if (rc < 0)
+        return rc;
     if (!text)
-        return err_set(e, ERR_CORRUPT, "the redirect leads to no URL");
+        return err_set(e, ERR_UNSUPPORTED, "a redirect to something else than http or https");
     *out = text;
     return 0;
 }
@@ -229,16 +243,18 @@ char *http_printable_url(const char *text)
 {
     CURLU *url = curl_url();
     char *printable = NULL;
+    struct err ignored = ERR_INIT;
+    int rc = 0;
 
     if (url && curl_url_set(url, CURLUPART_URL, text, 0) == CURLUE_OK) {
         (void)curl_url_set(url, CURLUPART_USER, NULL, 0);
         (void)curl_url_set(url, CURLUPART_PASSWORD, NULL, 0);
         (void)curl_url_set(url, CURLUPART_QUERY, NULL, 0);
         (void)curl_url_set(url, CURLUPART_FRAGMENT, NULL, 0);
-        printable = url_part(url, CURLUPART_URL, 0);
+        rc = url_part(&printable, url, CURLUPART_URL, 0, &ignored);
     }
     curl_url_cleanup(url);
-    return printable ? printable : mem_strdup("(malformed URL)");
+    return printable || rc < 0 ? printable : mem_strdup("(malformed URL)");
 }
 
 char *http_escape(const char *text)
@@ -498,7 +514,6 @@ static bool set_options(const struct http *h, struct worker *w, struct transfer 
     SET(CURLOPT_HTTP_CONTENT_DECODING, 0L); /* digests are over the bytes as sent */
     SET(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
     SET(CURLOPT_CONNECTTIMEOUT_MS, (long)h->options.connect_timeout_ms);
-    SET(CURLOPT_BUFFERSIZE, (long)BUFFER_BYTES);
     SET(CURLOPT_USERAGENT, "tb2-bake");
     SET(CURLOPT_HTTPHEADER, headers);
     SET(CURLOPT_HEADERFUNCTION, on_header);
@@ -510,6 +525,8 @@ static bool set_options(const struct http *h, struct worker *w, struct transfer 
     if (http_host_is_loopback(o->host))
         SET(CURLOPT_PROXY, ""); /* a proxy's loopback is another one */
 #undef SET
+    /* For speed only: libcurl 7.88 refuses it on a handle whose last try found no host name. */
+    (void)curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, (long)BUFFER_BYTES);
     return fine && set_method(easy, t->request);
 }
 
@@ -576,7 +593,9 @@ int http_redirect(char **out, bool *same_origin, const char *base, const char *l
         return -(int)e->class;
     if (origin_of(&to, url, e) < 0) {
         origin_fini(&from);
-        return err_set(e, ERR_UNSUPPORTED, "a redirect to something else than http or https");
+        return e->class == ERR_NOMEM
+                   ? -ERR_NOMEM
+                   : err_set(e, ERR_UNSUPPORTED, "a redirect to something else than http or https");
     }
     bool same = origin_equal(&from, &to);
     if (strcmp(from.scheme, "https") == 0 && strcmp(to.scheme, "http") == 0)

@@ -70,18 +70,19 @@ struct http_request {
     const char *method; /* "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE" */
     const char *url;
     const char *const *headers; /* NULL-terminated "Name: value" lines; NULL: none */
-    const char *authorization;  /* value of Authorization; NULL: none. Never logged, never sent on
-                                   to another host or port. */
-    const void *body;           /* NULL: none (POST, PUT, PATCH then send an empty one) */
+    /* Value of Authorization; NULL: none. Never logged, never sent on to another host or port. */
+    const char *authorization;
+    const void *body; /* NULL: none (POST, PUT, PATCH then send an empty one) */
     size_t body_len;
-    struct buf *reply; /* takes the body: a 2xx one beyond its ceiling is ERR_LIMIT, that
-                                   of any other status is cut there; NULL: dropped */
-    http_sink *sink;   /* takes 2xx bodies instead of `reply`; NULL: none */
+    /* Takes the body: a 2xx one beyond its ceiling is ERR_LIMIT, that of any other status is cut
+     * there; NULL: dropped. */
+    struct buf *reply;
+    http_sink *sink; /* takes 2xx bodies instead of `reply`; NULL: none */
     void *sink_ctx;
     bool ranged; /* asks for the bytes from range_first on */
     uint64_t range_first;
-    bool no_redirects; /* a redirect is an answer like any other: for secrets in `headers`, which
-                          would go along */
+    /* A redirect is an answer like any other: for secrets in `headers`, which would go along. */
+    bool no_redirects;
     int64_t total_timeout_ms; /* ERR_TIMEOUT after this long; 0: no such limit */
 };
 

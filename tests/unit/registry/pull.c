@@ -13,6 +13,8 @@ static const char config_format[] = "version: 0.1\n"
                                     "storage: {filesystem: {rootdirectory: %s/data}}\n"
                                     "http: {addr: 127.0.0.1:%u}\n";
 
+#define EMPTY_DIGEST "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
 struct service {
     char root[64];
     unsigned port;
@@ -217,8 +219,7 @@ static void test_blob(void **state)
 static void test_unknown(void **state)
 {
     static const char *const names[] = {"team/app:nope", "team/nope:v1",
-                                        "team/app@sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e464"
-                                        "9b934ca495991b7852b855"};
+                                        ("team/app@" EMPTY_DIGEST)};
     struct service *s = *state;
 
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {

@@ -385,6 +385,43 @@ static void test_herd(void **state UNUSED)
     world_stop(&w);
 }
 
+/* ---- Out of memory ------------------------------------------------------------------------------- */
+
+/* Each allocation of a pull with login and token fails once: a clean ERR_NOMEM, or it did not
+ * matter; nothing leaks (sanitizer build). */
+static void test_out_of_memory(void **state UNUSED)
+{
+    enum { ALLOCATIONS = 150 };
+    char path[] = "/tmp/tb2-token-XXXXXX";
+    int fd = mkstemp(path);
+    unsigned failures = 0;
+
+    assert_true(fd >= 0);
+    for (unsigned nth = 1; nth <= ALLOCATIONS; nth++) {
+        struct world w;
+        struct tokens s = {.world = &w, .cut = true};
+        struct err e = ERR_INIT;
+
+        world_start(&w, token_handler, &s, path);
+        AUTO_FREE char *text =
+            mem_printf("{\"auths\":{\"%s\":{\"username\":\"me\",\"password\":\"pw\"}}}", w.host);
+        assert_int_equal(ftruncate(fd, 0), 0);
+        assert_int_equal(file_pwrite_full(fd, text, strlen(text), 0, &e), 0);
+        mem_fail_nth(nth);
+        int rc = world_pull(&w, &e);
+        mem_fail_nth(0);
+        if (rc == 0)
+            world_check_file(&w);
+        else if (rc != -ERR_NOMEM)
+            fail_msg("allocation %u: %d %s", nth, rc, e.text);
+        failures += rc < 0;
+        world_stop(&w);
+    }
+    assert_true(failures > 20 && failures < ALLOCATIONS);
+    close(fd);
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -398,6 +435,7 @@ int main(void)
         cmocka_unit_test(test_other_host),
         cmocka_unit_test(test_gate),
         cmocka_unit_test(test_herd),
+        cmocka_unit_test(test_out_of_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
