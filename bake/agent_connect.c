@@ -4,7 +4,6 @@
  * machine, so that it can be tested against the agent as an ordinary process.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -13,7 +12,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 
-enum { RETRY_MS = 20, CONSOLE_SHOWN = 1024 };
+enum { RETRY_MS = 20, CONSOLE_LINES = 5 };
 
 static int connect_socket(int *out, const char *path, struct err *e)
 {
@@ -31,29 +30,17 @@ static int connect_socket(int *out, const char *path, struct err *e)
     return 0;
 }
 
-/* The end of the console log, printable, for a guest that says nothing else. */
-static void add_console(struct vm *v, struct err *e)
+/* The end of the console log, for a guest that says nothing else. */
+static int add_console(struct vm *v, struct err *e)
 {
-    struct err ignored = ERR_INIT;
-    const char *path = vm_console_path(v);
-    char text[CONSOLE_SHOWN + 1];
-    uint64_t size = 0;
-    AUTO_FD int fd = -1;
-    if (!path || file_size(AT_FDCWD, path, &size, &ignored) < 0 ||
-        file_open(&fd, AT_FDCWD, path, O_RDONLY, 0, &ignored) < 0)
-        return;
-    size_t len = size < CONSOLE_SHOWN ? (size_t)size : CONSOLE_SHOWN;
-    if (len == 0 || file_pread_full(fd, text, len, size - len, &ignored) < 0)
-        return;
-    for (size_t i = 0; i < len; i++) {
-        if ((text[i] < 0x20 && text[i] != '\n') || text[i] == 0x7f)
-            text[i] = text[i] == '\r' || text[i] == '\t' ? ' ' : '?';
-    }
-    text[len] = 0;
-    char before[ERR_TEXT_MAX];
-    memcpy(before, e->text, sizeof(before));
-    int rc = err_set(e, e->class, "%.900s; the console's last lines:\n%s", before, text);
-    (void)rc;
+    char tail[4096];
+    char summary[1024];
+    if (vm_console_tail(v, tail, sizeof(tail)) == 0)
+        return -(int)e->class;
+    console_summary(tail, CONSOLE_LINES, summary, sizeof(summary));
+    char text[ERR_TEXT_MAX];
+    memcpy(text, e->text, sizeof(text));
+    return err_set(e, e->class, "%.900s; console: %s", text, summary);
 }
 
 int agent_connect(struct agent **out, struct vm *v, int64_t timeout_ms, const struct cancel *c,
@@ -75,7 +62,5 @@ int agent_connect(struct agent **out, struct vm *v, int64_t timeout_ms, const st
     struct agent_peer peer = {
         .fd = fd, .vm = v, .check = vm_check, .timeout_ms = left_ms < 0 ? 0 : left_ms, .cancel = c};
     int rc = agent_open_fd(out, &peer, e);
-    if (rc == -ERR_TIMEOUT)
-        add_console(v, e);
-    return rc;
+    return rc == -ERR_TIMEOUT ? add_console(v, e) : rc;
 }
