@@ -52,7 +52,7 @@ struct transfer {
     int64_t active_ms; /* when something last arrived */
 };
 
-/* ---- Life ------------------------------------------------------------------------------------ */
+/* ---- Life ------------------------------------------------------------------------------- */
 
 /* libcurl wants one call for the whole process, before the first handle. */
 static void init_curl(void)
@@ -145,7 +145,7 @@ static void worker_return(struct http *h, struct worker *w)
     (void)pthread_mutex_unlock(&h->lock);
 }
 
-/* ---- URLs ------------------------------------------------------------------------------------ */
+/* ---- URLs ------------------------------------------------------------------------------- */
 
 /* A part of a URL that is there; *out stays as it is when it is not. */
 static int url_part(char **out, CURLU *url, CURLUPart part, unsigned flags, struct err *e)
@@ -276,7 +276,7 @@ char *http_escape(const char *text)
     return copy;
 }
 
-/* ---- One transfer ------------------------------------------------------------------------------ */
+/* ---- One transfer ----------------------------------------------------------------------- */
 
 static bool is_success(int status)
 {
@@ -574,7 +574,7 @@ static int transfer_once(struct http *h, struct transfer *t, const char *url,
     return rc;
 }
 
-/* ---- Requests ---------------------------------------------------------------------------------- */
+/* ---- Requests --------------------------------------------------------------------------- */
 
 /* Where the next request of a chain goes, and what it may carry. */
 struct hop {

@@ -60,8 +60,10 @@ int registry_manifest(struct registry *r, const struct oci_ref *ref, struct oci_
 typedef void registry_progress(void *ctx, uint64_t bytes);
 
 /*
- * Downloads a blob to `fd`, continuing what it already holds (a partial file of an earlier try or run),
- * verifies size and digest of the whole. On ERR_DIGEST the file is truncated to 0. The caller syncs and renames.
+ * Downloads a blob to `fd` (open for reading and writing), continuing what it already holds (a
+ * partial file of an earlier try or run), verifies size and digest of the whole. Wrong bytes are
+ * fetched once more; on ERR_DIGEST the file is truncated to 0, after other errors it keeps what has
+ * arrived. The caller syncs and renames.
  */
 int registry_blob(struct registry *r, const struct oci_ref *ref, const struct oci_descriptor *d,
                   int fd, registry_progress *progress, void *ctx, struct err *e) MUST_USE;
