@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Whole files in and out of the store. A file is cut at multiples of CHUNK_SIZE_MAX; of each
- * piece, the non-zero blocks are put together into one chunk, so that zeros take nothing, neither as
- * chunks nor in a chunk.
+ * piece, the non-zero blocks are put together into one chunk, so that zeros take nothing, neither
+ * as chunks nor in a chunk.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -60,6 +60,14 @@ static void init_curl(void)
     (void)curl_global_init(CURL_GLOBAL_DEFAULT);
 }
 
+/* The value of a variable; NULL when it is unset or empty. */
+static const char *set_in_environment(const char *name)
+{
+    const char *value = getenv(name);
+
+    return value && *value ? value : NULL;
+}
+
 int http_new(struct http **out, const struct http_options *options, struct err *e)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -73,9 +81,9 @@ int http_new(struct http **out, const struct http_options *options, struct err *
         h->options.connect_timeout_ms = DEFAULT_CONNECT_MS;
     if (h->options.stall_timeout_ms <= 0)
         h->options.stall_timeout_ms = DEFAULT_STALL_MS;
-    h->ca_file = getenv("SSL_CERT_FILE");
+    h->ca_file = set_in_environment("SSL_CERT_FILE");
     if (!h->ca_file)
-        h->ca_file = getenv("CURL_CA_BUNDLE");
+        h->ca_file = set_in_environment("CURL_CA_BUNDLE");
     (void)pthread_mutex_init(&h->lock, NULL);
     *out = h;
     return 0;

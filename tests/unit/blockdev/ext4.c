@@ -3,6 +3,7 @@
 #include "fixture.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -157,7 +158,8 @@ static void make_disk(struct tree *t, struct fixture *f, uint64_t free_size, str
     assert_true(mapped(m) > 0);
 }
 
-/* Runs a program; its output replaces what `out` holds. Skips the test if there is no such program. */
+/* Runs a program; its output replaces what `out` holds. Skips the test if there is no such
+ * program. */
 static int run(const char *const argv[], struct buf *out)
 {
     struct err e = ERR_INIT;
@@ -754,6 +756,74 @@ static void test_refused(void **state)
     }
 }
 
+/* Each allocation of ours fails in turn: an error, nothing leaked (the sanitizers watch), and in
+ * the end the disk as ever. */
+static void test_short_memory(void **state)
+{
+    struct fixture *f = *state;
+    struct err e = ERR_INIT;
+    AUTO_TREE struct tree t;
+    build_mixed(&t, f, 1);
+    AUTO_BLOCK_MAP struct block_map *data = NULL, *m = NULL;
+    assert_ok(region_writer_finish(t.writer, &data, &e));
+    struct ext4_nodes nodes = {.count = 10, .node = tree_node, .ctx = &t};
+    struct ext4_options options = {.data_start = t.data_start,
+                                   .data_end = t.data_start + block_map_virtual_size(data)};
+    unsigned long failures = 0;
+    for (int rc = -1; rc < 0; failures++) {
+        err_clear(&e);
+        mem_fail_nth(failures + 1);
+        rc = ext4_write(&m, f->store, &nodes, &options, &e);
+        mem_fail_nth(0);
+        if (rc < 0)
+            assert_int_equal(e.class, ERR_NOMEM);
+    }
+    assert_true(failures > 10);
+}
+
+struct writing {
+    struct tree tree;
+    struct fixture *fixture;
+    struct disk disk;
+};
+
+static void *write_one(void *ctx)
+{
+    struct writing *w = ctx;
+    struct err e = ERR_INIT;
+    struct block_map *m = NULL;
+    if (tree_write(&w->tree, w->fixture, GIB, &w->disk, &m, &e) < 0)
+        return NULL;
+    AUTO_BUF struct buf bytes;
+    buf_init(&bytes, LIMIT_BLOCK_MAP);
+    if (block_map_encode(m, &bytes, &e) == 0)
+        digest_bytes(&w->disk.digest, bytes.data, bytes.len);
+    block_map_free(m);
+    return NULL;
+}
+
+/* Disks written at the same time into one store do not meet. */
+static void test_threads(void **state)
+{
+    enum { THREADS = 4 };
+    struct writing *w = mem_array(THREADS, sizeof(*w));
+    pthread_t threads[THREADS];
+    for (size_t i = 0; i < THREADS; i++) {
+        w[i].fixture = *state;
+        build_mixed(&w[i].tree, w[i].fixture, 1);
+    }
+    for (size_t i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, write_one, &w[i]), 0);
+    for (size_t i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    for (size_t i = 0; i < THREADS; i++) {
+        assert_int_equal(w[i].disk.digest.algorithm, DIGEST_SHA256);
+        assert_true(digest_equal(&w[0].disk.digest, &w[i].disk.digest));
+        tree_fini(&w[i].tree);
+    }
+    free(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -772,6 +842,8 @@ int main(void)
         CASE(test_data_start),
         CASE(test_same_bytes),
         CASE(test_refused),
+        CASE(test_short_memory),
+        CASE(test_threads),
 #undef CASE
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

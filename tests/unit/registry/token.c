@@ -103,6 +103,7 @@ static void test_reply_shapes(void **state UNUSED)
          "\"refresh_token\":\"r\"}",
          "Bearer a", 0},
         {"{\"token\":\"a\",\"expires_in\":null}", "Bearer a", 0},
+        {"{\"token\":\"a\",\"expires_in\":0}", "Bearer a", 0},
         {"{}", "", -ERR_CORRUPT},
         {"{\"token\":7}", "", -ERR_CORRUPT},
         {"{\"token\":\"a\\r\\nX-Evil: 1\"}", "", -ERR_CORRUPT},
