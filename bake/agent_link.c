@@ -25,7 +25,7 @@
 
 enum {
     OUT_CEILING = 4 * AGENT_FRAME_MAX,
-    HELLO_AGAIN_MS = 2000,
+    HELLO_AGAIN_MS = 1000,
     CHECK_MS = 250,      /* between looks at the machine while a hello waits */
     ENDED_WAIT_MS = 2000 /* for the machine's end to show after its socket closed */
 };

@@ -184,6 +184,10 @@ static const struct mount_point early_points[] = {
     {"/dev", "devtmpfs", MS_NOSUID, "mode=0755", true},
 };
 
+/*
+ * /run and /tmp stay the image's own, as under a container engine: images keep directories there
+ * that their daemons need. /dev/tb2 is the host's place for files that must not reach the disk.
+ */
 static const struct mount_point points[] = {
     {"/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL, true},
     {"/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL, true},
@@ -191,7 +195,7 @@ static const struct mount_point points[] = {
     {"/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "gid=5,mode=620,ptmxmode=666", false},
     {"/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777", false},
     {"/dev/mqueue", "mqueue", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL, false},
-    {"/run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755", true},
+    {"/dev/tb2", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755", true},
     {"/sys/fs/cgroup", "cgroup2", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL, false},
 };
 

@@ -413,10 +413,8 @@ static void serve_frames(struct guest *g)
         if (!good)
             break;
     }
-    if (before && !c->session) {
-        guest_log(g, "the host's bytes are no frames: waiting for a new hello");
+    if (before && !c->session)
         session_end(g);
-    }
 }
 
 static void take_signals(struct guest *g)

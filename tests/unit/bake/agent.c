@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The agent, run as an ordinary process, and its host end, over a socket pair. */
-#include <errno.h>
+/* Programs run by the agent: how they end, what they say, why they do not start. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -8,132 +7,16 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
-#include "bake/internal.h"
+#include "agent_process.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-
-struct fixture {
-    pid_t pid;
-    struct agent *agent;
-    struct cancel cancel;
-    char dir[64];
-};
-
-static pid_t start_agent(const char *option, int fd)
-{
-    char number[16];
-    snprintf(number, sizeof(number), "%d", fd);
-    pid_t pid = fork();
-    assert_true(pid >= 0);
-    if (pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        fcntl(fd, F_SETFD, 0);
-        execl(TB2_AGENT, "tb2-agent", option, number, (char *)NULL);
-        _exit(127);
-    }
-    return pid;
-}
-
-static struct agent *open_agent(int fd, const struct cancel *cancel)
-{
-    struct err e = ERR_INIT;
-    struct agent *agent = NULL;
-    struct agent_peer peer = {.fd = fd, .timeout_ms = 20000, .cancel = cancel};
-    if (agent_open_fd(&agent, &peer, &e) < 0)
-        fail_msg("%s", e.text);
-    return agent;
-}
-
-static int set_up(void **state)
-{
-    struct fixture *f = calloc(1, sizeof(*f));
-    struct err e = ERR_INIT;
-    int ends[2];
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-    f->pid = start_agent("--fd", ends[1]);
-    close(ends[1]);
-    assert_int_equal(cancel_init(&f->cancel, &e), 0);
-    f->agent = open_agent(ends[0], &f->cancel);
-    snprintf(f->dir, sizeof(f->dir), "/tmp/tb2-agent-XXXXXX");
-    assert_non_null(mkdtemp(f->dir));
-    *state = f;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    struct fixture *f = *state;
-    struct err e = ERR_INIT;
-    int status = 0;
-    agent_free(f->agent);
-    waitpid(f->pid, &status, 0);
-    cancel_fini(&f->cancel);
-    int removed = file_remove_tree(AT_FDCWD, f->dir, &e);
-    free(f);
-    assert_int_equal(status, 0);
-    return removed;
-}
-
 /* ---- Running -------------------------------------------------------------------------------- */
-
-struct output {
-    struct buf out;
-    struct buf err;
-};
-
-static int collect(void *ctx, int stream, const void *data, size_t len, struct err *e)
-{
-    struct output *o = ctx;
-    return buf_add(stream == 1 ? &o->out : &o->err, data, len, e);
-}
-
-static void output_init(struct output *o)
-{
-    buf_init(&o->out, (size_t)64 << 20);
-    buf_init(&o->err, (size_t)64 << 20);
-}
-
-static void output_fini(struct output *o)
-{
-    buf_fini(&o->out);
-    buf_fini(&o->err);
-}
-
-static const char *const plain_env[] = {"PATH=/usr/bin:/bin", NULL};
-
-static struct agent_exec shell(const char *const argv[4])
-{
-    return (struct agent_exec){.argv = argv, .env = plain_env};
-}
-
-#define SHELL(text)                                                                                \
-    (const char *const[4])                                                                         \
-    {                                                                                              \
-        "sh", "-c", text, NULL                                                                     \
-    }
-
-static struct agent_result run_ok(struct fixture *f, const struct agent_exec *exec,
-                                  struct output *o)
-{
-    struct err e = ERR_INIT;
-    struct agent_result result = {.exited = false};
-    if (agent_run(f->agent, exec, collect, o, &result, &e) < 0)
-        fail_msg("%s", e.text);
-    return result;
-}
 
 static void test_ends(void **state)
 {
@@ -187,39 +70,28 @@ static void test_short_programs(void **state)
     }
 }
 
-static void fill(uint8_t *bytes, size_t len)
-{
-    uint32_t x = 12345;
-    for (size_t i = 0; i < len; i++) {
-        x = x * 1664525u + 1013904223u;
-        bytes[i] = (uint8_t)(x >> 24);
-    }
-}
-
-enum { BIG = 10 * 1024 * 1024 };
-
 static void test_big_input_comes_back(void **state)
 {
-    AUTO_FREE uint8_t *bytes = mem_zalloc(BIG);
-    fill(bytes, BIG);
+    AUTO_FREE uint8_t *bytes = mem_zalloc(AGENT_TEST_BIG);
+    fill(bytes, AGENT_TEST_BIG);
     struct output o;
     output_init(&o);
     struct agent_exec exec = shell(SHELL("tee /dev/stderr"));
     exec.input = bytes;
-    exec.input_len = BIG;
+    exec.input_len = AGENT_TEST_BIG;
     struct agent_result r = run_ok(*state, &exec, &o);
     assert_true(r.exited && r.status == 0);
-    assert_int_equal(o.out.len, BIG);
-    assert_memory_equal(o.out.data, bytes, BIG);
-    assert_int_equal(o.err.len, BIG);
-    assert_memory_equal(o.err.data, bytes, BIG);
+    assert_int_equal(o.out.len, AGENT_TEST_BIG);
+    assert_memory_equal(o.out.data, bytes, AGENT_TEST_BIG);
+    assert_int_equal(o.err.len, AGENT_TEST_BIG);
+    assert_memory_equal(o.err.data, bytes, AGENT_TEST_BIG);
     output_fini(&o);
 }
 
 /* A program that does not read all of its input neither blocks nor loses its output. */
 static void test_unread_input(void **state)
 {
-    AUTO_FREE uint8_t *bytes = mem_zalloc(BIG);
+    AUTO_FREE uint8_t *bytes = mem_zalloc(AGENT_TEST_BIG);
     static const char *const texts[] = {"exec <&-; echo done", "head -c 5 >/dev/null; echo done",
                                         "echo done"};
     for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
@@ -227,7 +99,7 @@ static void test_unread_input(void **state)
         output_init(&o);
         struct agent_exec exec = shell(SHELL(texts[i]));
         exec.input = bytes;
-        exec.input_len = BIG;
+        exec.input_len = AGENT_TEST_BIG;
         struct agent_result r = run_ok(*state, &exec, &o);
         assert_true(r.exited && r.status == 0);
         assert_string_equal(buf_text(&o.out), "done\n");
@@ -284,15 +156,6 @@ static void test_user(void **state)
 }
 
 /* ---- What cannot be started ----------------------------------------------------------------- */
-
-static void put_file(struct fixture *f, const char *name, const char *text, uint32_t mode,
-                     char path[128])
-{
-    struct err e = ERR_INIT;
-    snprintf(path, 128, "%s/%s", f->dir, name);
-    if (agent_put(f->agent, path, mode, text, strlen(text), &e) < 0)
-        fail_msg("%s", e.text);
-}
 
 static void check_refused(struct fixture *f, const struct agent_exec *exec, const char *expected)
 {
@@ -387,14 +250,6 @@ static void test_long_arguments(void **state)
 
 /* ---- Time-outs, children left behind, detached programs ------------------------------------- */
 
-static void wait_gone(pid_t pid)
-{
-    int64_t until = clock_ms() + 10000;
-    while (kill(pid, 0) == 0 && clock_ms() < until)
-        clock_sleep_ms(5);
-    assert_true(kill(pid, 0) < 0 && errno == ESRCH);
-}
-
 static void test_time_out(void **state)
 {
     struct output o;
@@ -433,7 +288,7 @@ static void test_child_left_behind(void **state)
     assert_true(r.exited && r.status == 0);
     assert_non_null(strstr(buf_text(&o.out), "first\n"));
     assert_null(strstr(buf_text(&o.out), "late"));
-    int child = atoi(buf_text(&o.out));
+    int child = (int)strtol(buf_text(&o.out), NULL, 10);
     assert_true(child > 1);
     char mark[128];
     snprintf(mark, sizeof(mark), "%s/mark", f->dir);
@@ -505,355 +360,6 @@ static void test_many_detached(void **state)
     assert_int_equal(started, 65);
 }
 
-/* ---- Files and the rest --------------------------------------------------------------------- */
-
-static void test_files(void **state)
-{
-    struct fixture *f = *state;
-    struct err e = ERR_INIT;
-    char path[128];
-    AUTO_FREE uint8_t *bytes = mem_zalloc(BIG);
-    fill(bytes, BIG);
-    snprintf(path, sizeof(path), "%s/a/b/c", f->dir);
-    assert_int_equal(agent_make_dirs(f->agent, path, 0750, &e), 0);
-    assert_int_equal(agent_make_dirs(f->agent, path, 0750, &e), 0);
-    struct stat info;
-    assert_int_equal(stat(path, &info), 0);
-    assert_int_equal(info.st_mode & 07777, 0750);
-
-    snprintf(path, sizeof(path), "%s/a/b/c/big", f->dir);
-    static const size_t sizes[] = {0,  1, AGENT_CHUNK_MAX - 1, AGENT_CHUNK_MAX, AGENT_CHUNK_MAX + 1,
-                                   BIG};
-    for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
-        assert_int_equal(agent_put(f->agent, path, 0640, bytes, sizes[i], &e), 0);
-        assert_int_equal(stat(path, &info), 0);
-        assert_int_equal(info.st_mode & 07777, 0640);
-        assert_int_equal(info.st_size, sizes[i]);
-        struct buf back;
-        buf_init(&back, BIG);
-        assert_int_equal(agent_get(f->agent, path, &back, &e), 0);
-        assert_int_equal(back.len, sizes[i]);
-        if (sizes[i])
-            assert_memory_equal(back.data, bytes, sizes[i]);
-        buf_fini(&back);
-    }
-    struct buf small;
-    buf_init(&small, 1000);
-    assert_int_equal(agent_get(f->agent, path, &small, &e), -ERR_LIMIT);
-    assert_int_equal(agent_get(f->agent, "/no/such", &small, &e), -ERR_NOTFOUND);
-    assert_non_null(strstr(e.text, "/no/such"));
-    assert_int_equal(agent_get(f->agent, f->dir, &small, &e), -ERR_STEP);
-    assert_int_equal(agent_get(f->agent, "/dev/zero", &small, &e), -ERR_STEP);
-    assert_int_equal(agent_get(f->agent, "/proc/self/comm", &small, &e), 0);
-    assert_string_equal(buf_text(&small), "tb2-agent\n");
-    buf_fini(&small);
-    assert_int_equal(agent_put(f->agent, "/no/such/dir/file", 0644, "x", 1, &e), -ERR_NOTFOUND);
-    assert_int_equal(agent_put(f->agent, "relative", 0644, "x", 1, &e), -ERR_STEP);
-    assert_int_equal(agent_put(f->agent, f->dir, 0644, "x", 1, &e), -ERR_STEP);
-    assert_int_equal(agent_make_dirs(f->agent, "/etc/passwd/x", 0755, &e), -ERR_STEP);
-    assert_int_equal(agent_make_dirs(f->agent, "/etc/passwd", 0755, &e), -ERR_STEP);
-    char left[160];
-    snprintf(left, sizeof(left), "%s/a/b/c/.tb2-put-0", f->dir);
-    assert_int_not_equal(access(left, F_OK), 0);
-}
-
-static void test_probe(void **state)
-{
-    struct fixture *f = *state;
-    struct err e = ERR_INIT;
-    bool open = false;
-    AUTO_FD int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof(at);
-    assert_int_equal(bind(fd, (const struct sockaddr *)&at, len), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &len), 0);
-    assert_int_equal(agent_probe_port(f->agent, ntohs(at.sin_port), 1000, &open, &e), 0);
-    assert_false(open);
-    assert_int_equal(listen(fd, 1), 0);
-    assert_int_equal(agent_probe_port(f->agent, ntohs(at.sin_port), 1000, &open, &e), 0);
-    assert_true(open);
-    assert_int_equal(agent_probe_port(f->agent, 0, 1000, &open, &e), -ERR_STEP);
-}
-
-static void test_frozen(void **state)
-{
-    struct fixture *f = *state;
-    struct err e = ERR_INIT;
-    struct agent_exec exec = shell(SHELL("exit 0"));
-    struct agent_result r;
-    struct buf b;
-    int64_t now_ns = 0;
-    buf_init(&b, 4096);
-    assert_int_equal(agent_sync(f->agent, true, &e), 0);
-    assert_int_equal(agent_freeze(f->agent, &e), 0);
-    assert_int_equal(agent_run(f->agent, &exec, NULL, NULL, &r, &e), -ERR_BUSY);
-    assert_int_equal(agent_put(f->agent, "/tmp/x", 0644, "x", 1, &e), -ERR_BUSY);
-    assert_int_equal(agent_get(f->agent, "/etc/passwd", &b, &e), -ERR_BUSY);
-    assert_int_equal(agent_sync(f->agent, false, &e), -ERR_BUSY);
-    assert_int_equal(agent_clock(f->agent, &now_ns, &e), 0);
-    assert_true(llabs(now_ns - clock_wall_ns()) < 10000000000);
-    assert_int_equal(agent_thaw(f->agent, &e), 0);
-    assert_int_equal(agent_run(f->agent, &exec, NULL, NULL, &r, &e), 0);
-    /* the machine under test is ours: it is left alone */
-    assert_int_equal(agent_set_clock(f->agent, &now_ns, &e), -ERR_UNSUPPORTED);
-    assert_int_equal(agent_reseed(f->agent, &e), -ERR_UNSUPPORTED);
-    assert_int_equal(agent_network(f->agent, &e), -ERR_UNSUPPORTED);
-    assert_int_equal(agent_power_off(f->agent, &e), -ERR_UNSUPPORTED);
-}
-
-/* ---- Connections that end ------------------------------------------------------------------- */
-
-static int stop_at_once(void *ctx, int stream, const void *data, size_t len, struct err *e)
-{
-    struct output *o = ctx;
-    int rc = buf_add(&o->out, data, len, e);
-    return rc < 0 ? rc : err_set(e, ERR_INPUT, "enough of stream %d", stream);
-}
-
-static void test_output_refused(void **state)
-{
-    struct fixture *f = *state;
-    struct err e = ERR_INIT;
-    struct output o;
-    output_init(&o);
-    struct agent_exec exec = shell(SHELL("echo $$; sleep 1000"));
-    struct agent_result r;
-    assert_int_equal(agent_run(f->agent, &exec, stop_at_once, &o, &r, &e), -ERR_INPUT);
-    wait_gone(atoi(buf_text(&o.out)));
-    assert_int_equal(agent_run(f->agent, &exec, stop_at_once, &o, &r, &e), -ERR_NET);
-    output_fini(&o);
-}
-
-static int cancel_at_once(void *ctx, int stream, const void *data, size_t len, struct err *e)
-{
-    (void)stream;
-    (void)data;
-    (void)len;
-    (void)e;
-    cancel_set(ctx);
-    return 0;
-}
-
-static void test_cancel(void **state)
-{
-    struct fixture *f = *state;
-    struct err e = ERR_INIT;
-    struct agent_exec exec = shell(SHELL("echo x; sleep 1000"));
-    struct agent_result r;
-    assert_int_equal(agent_run(f->agent, &exec, cancel_at_once, &f->cancel, &r, &e),
-                     -ERR_CANCELLED);
-}
-
-static int kill_agent(void *ctx, int stream, const void *data, size_t len, struct err *e)
-{
-    struct fixture *f = ctx;
-    (void)stream;
-    (void)data;
-    (void)len;
-    (void)e;
-    kill(f->pid, SIGKILL);
-    return 0;
-}
-
-/* Output came, the end did not: an error, never a result. */
-static void test_connection_lost(void **state)
-{
-    struct fixture *f = *state;
-    struct err e = ERR_INIT;
-    struct agent_exec exec = shell(SHELL("echo all is well; exec sleep 3"));
-    struct agent_result r = {.exited = false, .status = 77};
-    assert_int_equal(agent_run(f->agent, &exec, kill_agent, f, &r, &e), -ERR_NET);
-    assert_int_equal(r.status, 77);
-    assert_false(r.exited);
-    int status = 0;
-    waitpid(f->pid, &status, 0);
-    agent_free(f->agent);
-    cancel_fini(&f->cancel);
-    assert_int_equal(file_remove_tree(AT_FDCWD, f->dir, &e), 0);
-    free(f);
-}
-
-/* One connection after another, as before and after a snapshot. */
-struct listener {
-    pid_t pid;
-    struct sockaddr_un at;
-    char dir[64];
-};
-
-static void listener_start(struct listener *l)
-{
-    *l = (struct listener){.at.sun_family = AF_UNIX};
-    snprintf(l->dir, sizeof(l->dir), "/tmp/tb2-agent-XXXXXX");
-    assert_non_null(mkdtemp(l->dir));
-    snprintf(l->at.sun_path, sizeof(l->at.sun_path), "%s/socket", l->dir);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(fd, (const struct sockaddr *)&l->at, sizeof(l->at)), 0);
-    assert_int_equal(listen(fd, 4), 0);
-    l->pid = start_agent("--listen-fd", fd);
-    close(fd);
-}
-
-static int listener_connect(const struct listener *l)
-{
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(connect(fd, (const struct sockaddr *)&l->at, sizeof(l->at)), 0);
-    return fd;
-}
-
-static void listener_stop(struct listener *l)
-{
-    struct err e = ERR_INIT;
-    kill(l->pid, SIGKILL);
-    waitpid(l->pid, NULL, 0);
-    assert_int_equal(file_remove_tree(AT_FDCWD, l->dir, &e), 0);
-}
-
-static void test_reconnect(void **state)
-{
-    (void)state;
-    struct listener l;
-    struct err e = ERR_INIT;
-    listener_start(&l);
-    struct agent *first = open_agent(listener_connect(&l), NULL);
-    struct agent_exec exec = shell(SHELL("echo $$; exec sleep 1000"));
-    exec.detach = true;
-    struct agent_result detached = {.id = 0};
-    assert_int_equal(agent_run(first, &exec, NULL, NULL, &detached, &e), 0);
-    struct output o;
-    output_init(&o);
-    exec.detach = false;
-    struct agent_result r;
-    assert_int_equal(agent_run(first, &exec, stop_at_once, &o, &r, &e), -ERR_INPUT);
-    agent_free(first);
-    wait_gone(atoi(buf_text(&o.out)));
-    output_fini(&o);
-
-    struct agent *second = open_agent(listener_connect(&l), NULL);
-    bool running = false;
-    struct buf tail;
-    buf_init(&tail, LIMIT_OUTPUT_TAIL);
-    assert_int_equal(agent_process(second, detached.id, &running, &r, &tail, &e), 0);
-    assert_true(running);
-    int pid = atoi(buf_text(&tail));
-    assert_true(pid > 1);
-    kill(pid, SIGKILL);
-    while (running)
-        assert_int_equal(agent_process(second, detached.id, &running, &r, NULL, &e), 0);
-    assert_false(r.exited);
-    assert_int_equal(r.status, SIGKILL);
-    buf_fini(&tail);
-    agent_free(second);
-    listener_stop(&l);
-}
-
-/* What the agent hears before a hello: garbage, a frame cut short, requests without a session. */
-static void test_garbage_first(void **state)
-{
-    (void)state;
-    struct listener l;
-    struct err e = ERR_INIT;
-    uint8_t noise[5000];
-    fill(noise, sizeof(noise));
-    uint8_t cut[AGENT_HEADER_LEN + 4] = {0};
-    uint8_t text[1000] = {0};
-    agent_put_header(cut, AGENT_HELLO, 0, text, AGENT_HELLO_LEN);
-    uint8_t whole[AGENT_HEADER_LEN + 8] = {0};
-    agent_put_header(whole, AGENT_POWER_OFF, 3, whole + AGENT_HEADER_LEN, 8);
-    const struct {
-        const uint8_t *bytes;
-        size_t len;
-    } cases[] = {{noise, sizeof(noise)},
-                 {cut, 4},
-                 {cut, AGENT_HEADER_LEN},
-                 {cut, sizeof(cut)},
-                 {whole, sizeof(whole)},
-                 {text, 3},
-                 {noise, 0}};
-    listener_start(&l);
-    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        int fd = listener_connect(&l);
-        assert_int_equal(write(fd, cases[i].bytes, cases[i].len), cases[i].len);
-        struct agent *agent = open_agent(fd, NULL);
-        struct agent_exec exec = shell(SHELL("exit 6"));
-        struct agent_result r = {.status = 0};
-        assert_int_equal(agent_run(agent, &exec, NULL, NULL, &r, &e), 0);
-        assert_int_equal(r.status, 6);
-        agent_free(agent);
-    }
-    listener_stop(&l);
-}
-
-/* A session that dies in the middle of a frame, and another hello on the same connection. */
-static void test_hello_in_mid_frame(void **state)
-{
-    struct fixture *f = *state;
-    struct err e = ERR_INIT;
-    uint8_t header[AGENT_HEADER_LEN];
-    AUTO_FREE uint8_t *payload = mem_zalloc(AGENT_PAYLOAD_MAX);
-    agent_put_header(header, AGENT_EXEC, 1, payload, AGENT_PAYLOAD_MAX);
-    int fd = dup(f->agent->fd);
-    assert_int_equal(write(fd, header, sizeof(header)), sizeof(header));
-    assert_int_equal(write(fd, payload, 1000), 1000);
-    agent_free(f->agent);
-    f->agent = open_agent(fd, &f->cancel);
-    struct agent_exec exec = shell(SHELL("exit 6"));
-    struct agent_result r = {.status = 0};
-    assert_int_equal(agent_run(f->agent, &exec, NULL, NULL, &r, &e), 0);
-    assert_int_equal(r.status, 6);
-}
-
-/* Every request with a payload of every short length: refused or answered, never a crash. */
-static void test_malformed_requests(void **state)
-{
-    struct fixture *f = *state;
-    struct err e = ERR_INIT;
-    static const uint8_t patterns[] = {0x00, 0x01, 0xff};
-    for (uint32_t type = AGENT_EXEC; type <= AGENT_POWER_OFF + 3; type++) {
-        if (type == AGENT_STDIN || type == AGENT_SYNC) /* no answer; slow */
-            continue;
-        for (size_t len = 0; len < 64 * ARRAY_LEN(patterns); len++) {
-            uint8_t payload[64];
-            memset(payload, patterns[len % ARRAY_LEN(patterns)], sizeof(payload));
-            uint32_t stream = agent_link_stream(f->agent);
-            assert_int_equal(
-                agent_link_send(f->agent, type, stream, payload, len / ARRAY_LEN(patterns), &e), 0);
-            struct agent_frame reply = {.type = 0};
-            bool got = false;
-            assert_int_equal(agent_link_receive(f->agent, clock_ms() + 20000, &reply, &got, &e), 0);
-            assert_true(got);
-            assert_int_equal(reply.stream, stream);
-        }
-        if (type == AGENT_FREEZE)
-            assert_int_equal(agent_thaw(f->agent, &e), 0);
-    }
-}
-
-/* A host that sends more input than it may is no host of ours. */
-static void test_window_overrun(void **state)
-{
-    struct fixture *f = *state;
-    struct err e = ERR_INIT;
-    AUTO_FREE uint8_t *payload = mem_zalloc(AGENT_WINDOW + 1);
-    struct agent_exec exec = shell(SHELL("exec sleep 1000"));
-    exec.detach = true;
-    exec.input = payload;
-    exec.input_len = AGENT_WINDOW;
-    struct agent_result r;
-    assert_int_equal(agent_run(f->agent, &exec, NULL, NULL, &r, &e), 0);
-    int64_t now_ns;
-    assert_int_equal(agent_clock(f->agent, &now_ns, &e), 0);
-    assert_int_equal(
-        agent_link_send(f->agent, AGENT_STDIN, f->agent->next_stream - 1, payload, 1, &e), 0);
-    int fd = dup(f->agent->fd);
-    struct agent_frame reply;
-    bool got = true;
-    assert_int_equal(agent_link_receive(f->agent, clock_ms() + 300, &reply, &got, &e), 0);
-    assert_false(got);
-    agent_free(f->agent);
-    f->agent = open_agent(fd, &f->cancel);
-    assert_int_equal(agent_clock(f->agent, &now_ns, &e), 0);
-}
-
 #define AGENT_TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -872,17 +378,6 @@ int main(void)
         AGENT_TEST(test_child_left_behind),
         AGENT_TEST(test_detached),
         AGENT_TEST(test_many_detached),
-        AGENT_TEST(test_files),
-        AGENT_TEST(test_probe),
-        AGENT_TEST(test_frozen),
-        AGENT_TEST(test_output_refused),
-        AGENT_TEST(test_cancel),
-        cmocka_unit_test_setup(test_connection_lost, set_up),
-        cmocka_unit_test(test_reconnect),
-        cmocka_unit_test(test_garbage_first),
-        AGENT_TEST(test_hello_in_mid_frame),
-        AGENT_TEST(test_malformed_requests),
-        AGENT_TEST(test_window_overrun),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

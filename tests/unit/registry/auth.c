@@ -62,7 +62,8 @@ static void test_challenges(void **state UNUSED)
 
 static void test_bad_challenges(void **state UNUSED)
 {
-    static const char *const cases[] = {"Bearer realm=\"https://a", "\"", "Bearer @", "Bearer a=\"\\"};
+    static const char *const cases[] = {"Bearer realm=\"https://a", "\"", "Bearer @",
+                                        "Bearer a=\"\\"};
 
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct challenge c;
@@ -169,13 +170,26 @@ static void test_plain_hosts(void **state UNUSED)
         const char *host;
         bool plain;
     } cases[] = {
-        {"localhost", true},         {"localhost:5000", true}, {"127.0.0.1", true},
-        {"127.8.9.1:80", true},      {"[::1]:5000", true},     {"[::2]:5000", false},
-        {"reg.lan", true},           {"reg.lan:5000", true},   {"REG.lan", true},
-        {"other.lan:5000", true},    {"other.lan", false},     {"other.lan:5001", false},
-        {"docker.io", false},        {"10.0.0.1", false},      {"127.0.0.1.evil.com", false},
-        {"localhost.evil.com", false}, {"x.reg.lan", false},   {"128.0.0.1", false},
-        {"[::1", false},             {"", false},
+        {"localhost", true},
+        {"localhost:5000", true},
+        {"127.0.0.1", true},
+        {"127.8.9.1:80", true},
+        {"[::1]:5000", true},
+        {"[::2]:5000", false},
+        {"reg.lan", true},
+        {"reg.lan:5000", true},
+        {"REG.lan", true},
+        {"other.lan:5000", true},
+        {"other.lan", false},
+        {"other.lan:5001", false},
+        {"docker.io", false},
+        {"10.0.0.1", false},
+        {"127.0.0.1.evil.com", false},
+        {"localhost.evil.com", false},
+        {"x.reg.lan", false},
+        {"128.0.0.1", false},
+        {"[::1", false},
+        {"", false},
     };
 
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
@@ -191,13 +205,49 @@ static void test_printable_url(void **state UNUSED)
     assert_string_equal(url, "https://host:1/a");
 }
 
+static void test_redirect_targets(void **state UNUSED)
+{
+    static const char base[] = "https://reg.io/v2/a/blobs/x?q=1";
+    static const struct {
+        const char *base;
+        const char *location;
+        const char *url; /* NULL: refused */
+        bool same_origin;
+    } cases[] = {
+        {base, "/other", "https://reg.io/other", true},
+        {base, "y?z", "https://reg.io/v2/a/blobs/y?z", true},
+        {base, "https://REG.io:443/y", "https://REG.io:443/y", true},
+        {base, "//cdn.io/y", "https://cdn.io/y", false},
+        {base, "https://cdn.reg.io/y", "https://cdn.reg.io/y", false},
+        {base, "https://reg.io:444/y", "https://reg.io:444/y", false},
+        {base, "http://reg.io/y", NULL, false},
+        {base, "http://127.0.0.1/y", NULL, false},
+        {base, "file:///etc/passwd", NULL, false},
+        {base, "gopher://reg.io/", NULL, false},
+        {"http://127.0.0.1:5000/x", "https://127.0.0.1:5000/y", "https://127.0.0.1:5000/y", false},
+        {"http://127.0.0.1:5000/x", "http://127.0.0.1:5000/y", "http://127.0.0.1:5000/y", true},
+        {"http://127.0.0.1:5000/x", "http://127.0.0.1:5001/y", "http://127.0.0.1:5001/y", false},
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        AUTO_FREE char *url = NULL;
+        bool same = false;
+        struct err e = ERR_INIT;
+        int rc = http_redirect(&url, &same, cases[i].base, cases[i].location, &e);
+
+        check(cases[i].location, url, cases[i].url);
+        assert_int_equal(same, cases[i].same_origin);
+        assert_int_equal(rc, cases[i].url ? 0 : -ERR_UNSUPPORTED);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_challenges),    cmocka_unit_test(test_bad_challenges),
-        cmocka_unit_test(test_retry_after),   cmocka_unit_test(test_header_lines),
+        cmocka_unit_test(test_challenges),     cmocka_unit_test(test_bad_challenges),
+        cmocka_unit_test(test_retry_after),    cmocka_unit_test(test_header_lines),
         cmocka_unit_test(test_content_ranges), cmocka_unit_test(test_plain_hosts),
-        cmocka_unit_test(test_printable_url),
+        cmocka_unit_test(test_printable_url),  cmocka_unit_test(test_redirect_targets),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -111,12 +111,12 @@ static void test_lookup(void **state UNUSED)
         {"{\"auths\":{\"reg\":{\"auth\":\"" HUB_SECRET "\"},\"reg/ns\":{\"auth\":\"" ME_PW "\"}}}",
          "reg", "nsx/a", "hub:secret"},
         /* docker.io by all its names, and only there */
-        {"{\"auths\":{\"https://index.docker.io/v1/\":{\"auth\":\"" HUB_SECRET "\"}}}",
-         "docker.io", "library/x", "hub:secret"},
+        {"{\"auths\":{\"https://index.docker.io/v1/\":{\"auth\":\"" HUB_SECRET "\"}}}", "docker.io",
+         "library/x", "hub:secret"},
         {"{\"auths\":{\"registry-1.docker.io\":{\"auth\":\"" HUB_SECRET "\"}}}", "docker.io",
          "library/x", "hub:secret"},
-        {"{\"auths\":{\"https://index.docker.io/v1/\":{\"auth\":\"" HUB_SECRET "\"}}}",
-         "mirror.io", "library/x", NULL},
+        {"{\"auths\":{\"https://index.docker.io/v1/\":{\"auth\":\"" HUB_SECRET "\"}}}", "mirror.io",
+         "library/x", NULL},
         /* helper, store, inline, in this order */
         {"{\"auths\":{\"https://index.docker.io/v1/\":{}},\"credsStore\":\"good\"}", "docker.io",
          "library/x", "hub:h"},
@@ -153,10 +153,9 @@ static void test_bad_helpers(void **state UNUSED)
     static const char *const names[] = {"hung", "broken", "garbled", "missing", "../evil", ""};
 
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-        AUTO_FREE char *config =
-            mem_printf("{\"auths\":{\"reg.io\":{\"auth\":\"" ME_PW
-                       "\"}},\"credHelpers\":{\"reg.io\":\"%s\"}}",
-                       names[i]);
+        AUTO_FREE char *config = mem_printf("{\"auths\":{\"reg.io\":{\"auth\":\"" ME_PW
+                                            "\"}},\"credHelpers\":{\"reg.io\":\"%s\"}}",
+                                            names[i]);
         struct credential c = {0};
         bool found = false;
         struct err e = ERR_INIT;
@@ -237,7 +236,7 @@ static void test_basic(void **state UNUSED)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lookup),    cmocka_unit_test(test_bad_helpers),
+        cmocka_unit_test(test_lookup),     cmocka_unit_test(test_bad_helpers),
         cmocka_unit_test(test_bad_config), cmocka_unit_test(test_no_config),
         cmocka_unit_test(test_basic),
     };

@@ -66,9 +66,9 @@ static void test_resume(void **state UNUSED)
         unsigned ranged;
         bool all_again; /* the first part came twice */
     } cases[] = {
-        {FAKE_CLOSE, HONEST, 2, 1, false},        {FAKE_RESET, HONEST, 2, 1, false},
-        {FAKE_STALL, HONEST, 2, 1, false},        {FAKE_CLOSE, IGNORES_RANGE, 2, 1, true},
-        {FAKE_CLOSE, OTHER_TOTAL, 3, 1, true},    {FAKE_CLOSE, REFUSES_RANGE, 3, 1, true},
+        {FAKE_CLOSE, HONEST, 2, 1, false},     {FAKE_RESET, HONEST, 2, 1, false},
+        {FAKE_STALL, HONEST, 2, 1, false},     {FAKE_CLOSE, IGNORES_RANGE, 2, 1, true},
+        {FAKE_CLOSE, OTHER_TOTAL, 3, 1, true}, {FAKE_CLOSE, REFUSES_RANGE, 3, 1, true},
     };
 
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
@@ -77,6 +77,8 @@ static void test_resume(void **state UNUSED)
         struct err e = ERR_INIT;
 
         world_start(&w, resume_handler, &s, NULL);
+        if (s.first_end == FAKE_STALL)
+            world_client(&w, NULL, 300);
         if (world_pull(&w, &e) < 0)
             fail_msg("case %zu: %s", i, e.text);
         world_check_file(&w);
@@ -149,8 +151,7 @@ static void test_existing_part(void **state UNUSED)
 
         world_start(&w, plain_handler, &s, NULL);
         size_t len = cases[i].len < BLOB_SIZE ? cases[i].len : BLOB_SIZE;
-        assert_int_equal(
-            file_pwrite_full(w.fd, cases[i].right ? w.bytes : w.wrong, len, 0, &e), 0);
+        assert_int_equal(file_pwrite_full(w.fd, cases[i].right ? w.bytes : w.wrong, len, 0, &e), 0);
         assert_int_equal(ftruncate(w.fd, (off_t)cases[i].len), 0);
         if (world_pull(&w, &e) < 0)
             fail_msg("case %zu: %s", i, e.text);
@@ -293,12 +294,21 @@ static void test_statuses(void **state UNUSED)
     } cases[] = {
         {{.status = 404}, -ERR_NOTFOUND, 1, "/team/app:v1: not found in the registry", "tag"},
         {{.status = 403, .body = "{\"errors\":[{\"code\":\"DENIED\",\"message\":\"hunter2\"}]}"},
-         -ERR_DENIED, 1, "(DENIED)", "docker login 127.0.0.1"},
+         -ERR_DENIED,
+         1,
+         "(DENIED)",
+         "docker login 127.0.0.1"},
         {{.status = 401}, -ERR_DENIED, 1, "denied", "docker login 127.0.0.1"},
-        {{.status = 401, .headers = "WWW-Authenticate: Negotiate"}, -ERR_UNSUPPORTED, 1,
-         "Basic and Bearer", NULL},
-        {{.status = 401, .headers = "WWW-Authenticate: Basic realm=\"x\""}, -ERR_DENIED, 1,
-         "denied", "docker login"},
+        {{.status = 401, .headers = "WWW-Authenticate: Negotiate"},
+         -ERR_UNSUPPORTED,
+         1,
+         "Basic and Bearer",
+         NULL},
+        {{.status = 401, .headers = "WWW-Authenticate: Basic realm=\"x\""},
+         -ERR_DENIED,
+         1,
+         "denied",
+         "docker login"},
         {{.status = 400}, -ERR_UNSUPPORTED, 1, "status 400", NULL},
         {{.status = 304}, -ERR_UNSUPPORTED, 1, "status 304", NULL},
         {{.status = 500}, -ERR_NET, TRIES, "status 500", "fault of its own"},
@@ -440,8 +450,7 @@ struct redirect {
     size_t range;
 };
 
-static void storage_handler(void *ctx, const struct fake_request *request,
-                            struct fake_reply *reply)
+static void storage_handler(void *ctx, const struct fake_request *request, struct fake_reply *reply)
 {
     struct redirect *s = ctx;
     char value[256];
@@ -510,9 +519,7 @@ static void test_redirects(void **state UNUSED)
         s.storage = fake_http_start(storage_handler, &s);
         AUTO_FREE char *config = write_config(w.host);
         /* the port is known only now */
-        struct registry_options options = {.config_path = config, .tries = TRIES};
-        registry_free(w.client);
-        assert_int_equal(registry_new(&w.client, &options, &e), 0);
+        world_client(&w, config, 0);
 
         assert_int_equal(file_pwrite_full(w.fd, w.bytes, CUT, 0, &e), 0);
         int rc = world_pull(&w, &e);
@@ -549,6 +556,29 @@ static void test_refused(void **state UNUSED)
     assert_string_equal(e.text, message);
     assert_true(strlen(e.hint) > 0);
     assert_int_equal(registry_stats(w.client).retries, TRIES - 1);
+    world_stop(&w);
+}
+
+/* A label of 64 letters is refused by the resolver itself, without a question to the network. */
+static void test_no_such_host(void **state UNUSED)
+{
+    struct world w;
+    struct plain s = {.world = &w};
+    struct oci_ref ref;
+    struct digest digest;
+    struct err e = ERR_INIT;
+
+    world_start(&w, plain_handler, &s, NULL);
+    assert_int_equal(
+        oci_ref_parse(&ref,
+                      "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+                      ".invalid/x",
+                      &e),
+        0);
+    assert_int_equal(registry_head(w.client, &ref, &digest, &e), -ERR_NET);
+    assert_non_null(strstr(e.text, "does not resolve"));
+    assert_int_equal(registry_stats(w.client).retries, TRIES - 1);
+    oci_ref_fini(&ref);
     world_stop(&w);
 }
 
@@ -605,16 +635,12 @@ static void *cancel_when_arrived(void *ctx)
 static void test_cancel(void **state UNUSED)
 {
     struct world w;
-    struct stalled s = {.world = &w,
-                        .lock = PTHREAD_MUTEX_INITIALIZER,
-                        .arrived = PTHREAD_COND_INITIALIZER};
-    struct registry_options options = {.config_path = "/nonexistent", .cancel = &w.cancel};
+    struct stalled s = {
+        .world = &w, .lock = PTHREAD_MUTEX_INITIALIZER, .arrived = PTHREAD_COND_INITIALIZER};
     struct err e = ERR_INIT;
     pthread_t thread;
 
     world_start(&w, stall_handler, &s, NULL);
-    registry_free(w.client);
-    assert_int_equal(registry_new(&w.client, &options, &e), 0); /* stalls after 30 s */
     int64_t start = clock_ms();
     assert_int_equal(pthread_create(&thread, NULL, cancel_when_arrived, &s), 0);
     assert_int_equal(world_pull(&w, &e), -ERR_CANCELLED);
@@ -626,27 +652,35 @@ static void test_cancel(void **state UNUSED)
 static void test_stall(void **state UNUSED)
 {
     struct world w;
-    struct stalled s = {.world = &w,
-                        .lock = PTHREAD_MUTEX_INITIALIZER,
-                        .arrived = PTHREAD_COND_INITIALIZER};
+    struct stalled s = {
+        .world = &w, .lock = PTHREAD_MUTEX_INITIALIZER, .arrived = PTHREAD_COND_INITIALIZER};
     struct err e = ERR_INIT;
 
     world_start(&w, stall_handler, &s, NULL);
+    world_client(&w, NULL, 100);
     assert_int_equal(world_pull(&w, &e), -ERR_NET);
-    assert_non_null(strstr(e.text, "nothing has arrived for 150 ms"));
+    assert_non_null(strstr(e.text, "nothing has arrived for 100 ms"));
     world_stop(&w);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resume),        cmocka_unit_test(test_wrong_offset),
-        cmocka_unit_test(test_existing_part), cmocka_unit_test(test_empty_blob),
-        cmocka_unit_test(test_wrong_bytes),   cmocka_unit_test(test_sha512),
-        cmocka_unit_test(test_statuses),      cmocka_unit_test(test_manifest),
-        cmocka_unit_test(test_huge_manifest), cmocka_unit_test(test_redirects),
-        cmocka_unit_test(test_refused),       cmocka_unit_test(test_plain_http_is_refused),
-        cmocka_unit_test(test_cancel),        cmocka_unit_test(test_stall),
+        cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_wrong_offset),
+        cmocka_unit_test(test_existing_part),
+        cmocka_unit_test(test_empty_blob),
+        cmocka_unit_test(test_wrong_bytes),
+        cmocka_unit_test(test_sha512),
+        cmocka_unit_test(test_statuses),
+        cmocka_unit_test(test_manifest),
+        cmocka_unit_test(test_huge_manifest),
+        cmocka_unit_test(test_redirects),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_no_such_host),
+        cmocka_unit_test(test_plain_http_is_refused),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_stall),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

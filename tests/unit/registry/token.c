@@ -103,6 +103,7 @@ static void test_reply_shapes(void **state UNUSED)
          "\"refresh_token\":\"r\"}",
          "Bearer a", 0},
         {"{\"token\":\"a\",\"expires_in\":null}", "Bearer a", 0},
+        {"{\"token\":\"a\",\"expires_in\":0}", "Bearer a", 0},
         {"{}", "", -ERR_CORRUPT},
         {"{\"token\":7}", "", -ERR_CORRUPT},
         {"{\"token\":\"a\\r\\nX-Evil: 1\"}", "", -ERR_CORRUPT},
@@ -259,7 +260,7 @@ static void test_login(void **state UNUSED)
 
 struct limits {
     struct world *world;
-    unsigned free; /* requests that pass at first */
+    unsigned free;    /* requests that pass at first */
     unsigned limited; /* 429s after that */
     const char *retry_after;
     unsigned requests;
@@ -329,8 +330,7 @@ static void test_other_host(void **state UNUSED)
     assert_int_equal(world_pull(&w, &e), -ERR_LIMIT);
     assert_int_equal(world_pull(&w, &e), -ERR_LIMIT); /* without a request */
     assert_int_equal(s.requests, 1);
-    assert_int_equal(
-        registry_blob(w.client, &other.ref, &other.blob, other.fd, NULL, NULL, &e), 0);
+    assert_int_equal(registry_blob(w.client, &other.ref, &other.blob, other.fd, NULL, NULL, &e), 0);
     world_check_file(&other);
     world_stop(&other);
     world_stop(&w);
@@ -386,14 +386,57 @@ static void test_herd(void **state UNUSED)
     world_stop(&w);
 }
 
+/* ---- Out of memory ------------------------------------------------------------------------------- */
+
+/* Each allocation of a pull with login and token fails once: a clean ERR_NOMEM, or it did not
+ * matter; nothing leaks (sanitizer build). */
+static void test_out_of_memory(void **state UNUSED)
+{
+    enum { ALLOCATIONS = 150 };
+    char path[] = "/tmp/tb2-token-XXXXXX";
+    int fd = mkstemp(path);
+    unsigned failures = 0;
+
+    assert_true(fd >= 0);
+    for (unsigned nth = 1; nth <= ALLOCATIONS; nth++) {
+        struct world w;
+        struct tokens s = {.world = &w, .cut = true};
+        struct err e = ERR_INIT;
+
+        world_start(&w, token_handler, &s, path);
+        AUTO_FREE char *text =
+            mem_printf("{\"auths\":{\"%s\":{\"username\":\"me\",\"password\":\"pw\"}}}", w.host);
+        assert_int_equal(ftruncate(fd, 0), 0);
+        assert_int_equal(file_pwrite_full(fd, text, strlen(text), 0, &e), 0);
+        mem_fail_nth(nth);
+        int rc = world_pull(&w, &e);
+        mem_fail_nth(0);
+        if (rc == 0)
+            world_check_file(&w);
+        else if (rc != -ERR_NOMEM)
+            fail_msg("allocation %u: %d %s", nth, rc, e.text);
+        failures += rc < 0;
+        world_stop(&w);
+    }
+    assert_true(failures > 20 && failures < ALLOCATIONS);
+    close(fd);
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reply_shapes),  cmocka_unit_test(test_token_dies),
-        cmocka_unit_test(test_token_renewed), cmocka_unit_test(test_denied),
-        cmocka_unit_test(test_token_server_limits), cmocka_unit_test(test_login),
-        cmocka_unit_test(test_rate_limit),    cmocka_unit_test(test_other_host),
-        cmocka_unit_test(test_gate),          cmocka_unit_test(test_herd),
+        cmocka_unit_test(test_reply_shapes),
+        cmocka_unit_test(test_token_dies),
+        cmocka_unit_test(test_token_renewed),
+        cmocka_unit_test(test_denied),
+        cmocka_unit_test(test_token_server_limits),
+        cmocka_unit_test(test_login),
+        cmocka_unit_test(test_rate_limit),
+        cmocka_unit_test(test_other_host),
+        cmocka_unit_test(test_gate),
+        cmocka_unit_test(test_herd),
+        cmocka_unit_test(test_out_of_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

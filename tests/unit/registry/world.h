@@ -36,13 +36,26 @@ struct world {
     int fd;         /* empty file in memory */
 };
 
+/* A client with waits that suit tests; an earlier one is freed. */
+static inline void world_client(struct world *w, const char *config_path, int64_t stall_timeout_ms)
+{
+    static const struct registry_tuning quick = {
+        .retry_wait_ms = 1, .gate_wait_ms = 5, .gate_max_wait_ms = 2000, .helper_timeout_ms = 1000};
+    struct registry_options options = {
+        .config_path = config_path ? config_path : "/nonexistent/config.json",
+        .stall_timeout_ms = stall_timeout_ms,
+        .tries = TRIES,
+        .cancel = &w->cancel,
+    };
+    struct err e = ERR_INIT;
+
+    registry_free(w->client);
+    assert_int_equal(registry_new_tuned(&w->client, &options, &quick, &e), 0);
+}
+
 static inline void world_start(struct world *w, fake_handler *handler, void *ctx,
                                const char *config_path)
 {
-    static const struct registry_tuning quick = {.retry_wait_ms = 1,
-                                                 .gate_wait_ms = 5,
-                                                 .gate_max_wait_ms = 2000,
-                                                 .helper_timeout_ms = 1000};
     struct err e = ERR_INIT;
 
     *w = (struct world){.fd = -1};
@@ -61,13 +74,7 @@ static inline void world_start(struct world *w, fake_handler *handler, void *ctx
     snprintf(w->host, sizeof(w->host), "127.0.0.1:%u", fake_http_port(w->server));
     AUTO_FREE char *name = mem_printf("%s/team/app:v1", w->host);
     assert_int_equal(oci_ref_parse(&w->ref, name, &e), 0);
-    struct registry_options options = {
-        .config_path = config_path ? config_path : "/nonexistent/config.json",
-        .stall_timeout_ms = 150,
-        .tries = TRIES,
-        .cancel = &w->cancel,
-    };
-    assert_int_equal(registry_new_tuned(&w->client, &options, &quick, &e), 0);
+    world_client(w, config_path, 0);
     w->fd = memfd_create("blob", MFD_CLOEXEC);
     assert_true(w->fd >= 0);
 }

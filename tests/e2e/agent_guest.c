@@ -1,0 +1,410 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The agent as PID 1 of a real guest: one cold boot, everything that needs a machine, a snapshot in
+ * mid-life, a restore, the same agent again. The root disk holds a static busybox and next to
+ * nothing else: no /proc, no /dev, no /etc/hosts.
+ */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "bake/internal.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/proc.h"
+
+#define BUSYBOX "/bin/busybox"
+
+enum { BOOT_MS = 180000, MEMORY_MB = 256 };
+
+struct machine {
+    char dir[64];
+    char cache[256];
+    char nbd_socket[128];
+    char memory[128];
+    char state[128];
+    struct guest_kernel kernel;
+    struct proc nbd;
+    struct vm *vm;
+    struct agent *agent;
+};
+
+static void check(int rc, const struct err *e)
+{
+    if (rc < 0)
+        fail_msg("%s", e->text);
+}
+
+static void run_tool(const char *const argv[])
+{
+    struct err e = ERR_INIT;
+    int status = -1;
+    struct buf said;
+    buf_init(&said, 1 << 20);
+    check(proc_run(argv, NULL, NULL, &said, 60000, NULL, &status, &e), &e);
+    if (status != 0)
+        fail_msg("%s: %s", argv[0], buf_text(&said));
+    buf_fini(&said);
+}
+
+static void serve_disk(struct machine *m, const char *disk)
+{
+    struct err e = ERR_INIT;
+    snprintf(m->nbd_socket, sizeof(m->nbd_socket), "%s/nbd.sock", m->dir);
+    const char *const serve[] = {"qemu-nbd", "-f", "raw",         "-t", "-e",
+                                 "4",        "-k", m->nbd_socket, disk, NULL};
+    check(proc_start(&m->nbd, serve, NULL, NULL, -1, -1, -1, &e), &e);
+    int64_t until = clock_ms() + 10000;
+    while (access(m->nbd_socket, F_OK) < 0 && clock_ms() < until)
+        clock_sleep_ms(5);
+}
+
+static void make_disk(struct machine *m)
+{
+    struct err e = ERR_INIT;
+    char root[128];
+    char path[256];
+    char disk[128];
+    snprintf(root, sizeof(root), "%s/root", m->dir);
+    snprintf(disk, sizeof(disk), "%s/disk", m->dir);
+    snprintf(path, sizeof(path), "%s/bin", root);
+    check(file_make_dirs(AT_FDCWD, path, &e), &e);
+    snprintf(path, sizeof(path), "%s/etc", root);
+    check(file_make_dirs(AT_FDCWD, path, &e), &e);
+    snprintf(path, sizeof(path), "%s/bin/busybox", root);
+    run_tool((const char *const[]){"cp", BUSYBOX, path, NULL});
+    snprintf(path, sizeof(path), "%s/etc/passwd", root);
+    run_tool((const char *const[]){"sh", "-c", "echo app:x:7:8::/home/app: >$0", path, NULL});
+    snprintf(path, sizeof(path), "%s/run/sshd", root);
+    check(file_make_dirs(AT_FDCWD, path, &e), &e);
+    run_tool((const char *const[]){"truncate", "-s", "64M", disk, NULL});
+    run_tool((const char *const[]){"mke2fs", "-q", "-t", "ext4", "-d", root, disk, NULL});
+    serve_disk(m, disk);
+}
+
+static struct vm_options options(const struct machine *m)
+{
+    return (struct vm_options){.kernel = &m->kernel,
+                               .run_dir = m->dir,
+                               .nbd_socket = m->nbd_socket,
+                               .memory_path = m->memory,
+                               .cpus = 1,
+                               .memory_mb = MEMORY_MB,
+                               .network = true,
+                               .accel = VM_ACCEL_TCG};
+}
+
+static struct machine *machine_new(void)
+{
+    struct err e = ERR_INIT;
+    struct machine *m = calloc(1, sizeof(*m));
+    m->nbd.pid = -1;
+    snprintf(m->cache, sizeof(m->cache), "%s", getenv("TB2_TEST_CACHE"));
+    check(file_make_dirs(AT_FDCWD, m->cache, &e), &e);
+    check(guest_kernel_get(&m->kernel, m->cache, NULL, &e), &e);
+    snprintf(m->dir, sizeof(m->dir), "/tmp/tb2-guest-XXXXXX");
+    assert_non_null(mkdtemp(m->dir));
+    snprintf(m->memory, sizeof(m->memory), "%s/memory", m->dir);
+    snprintf(m->state, sizeof(m->state), "%s/state", m->dir);
+    return m;
+}
+
+static int set_up(void **state)
+{
+    struct err e = ERR_INIT;
+    struct machine *m = machine_new();
+    *state = m;
+    make_disk(m);
+    struct vm_options o = options(m);
+    int64_t begun = clock_ms();
+    check(vm_boot(&m->vm, &o, &e), &e);
+    check(agent_connect(&m->agent, m->vm, BOOT_MS, NULL, &e), &e);
+    print_message("boot to hello: %lld ms\n", (long long)(clock_ms() - begun));
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct machine *m = *state;
+    struct err e = ERR_INIT;
+    agent_free(m->agent);
+    vm_free(m->vm);
+    proc_kill(&m->nbd);
+    guest_kernel_fini(&m->kernel);
+    int rc = file_remove_tree(AT_FDCWD, m->dir, &e);
+    free(m);
+    return rc;
+}
+
+static int collect(void *ctx, int stream, const void *data, size_t len, struct err *e)
+{
+    (void)stream;
+    return buf_add(ctx, data, len, e);
+}
+
+static struct agent_result run(struct machine *m, const struct agent_exec *exec, struct buf *out)
+{
+    struct err e = ERR_INIT;
+    struct agent_result r = {.exited = false};
+    check(agent_run(m->agent, exec, collect, out, &r, &e), &e);
+    return r;
+}
+
+/* Both streams of a shell text must be `expected`. */
+static void expect(struct machine *m, const char *text, const char *expected)
+{
+    AUTO_BUF struct buf out;
+    buf_init(&out, 1 << 20);
+    const char *argv[] = {BUSYBOX, "sh", "-c", text, NULL};
+    struct agent_exec exec = {.argv = argv};
+    run(m, &exec, &out);
+    if (strcmp(buf_text(&out), expected) != 0)
+        fail_msg("%s: \"%s\", not \"%s\"", text, buf_text(&out), expected);
+}
+
+static void test_root(void **state)
+{
+    struct machine *m = *state;
+    static const struct {
+        const char *text;
+        const char *expected;
+    } cases[] = {
+        {"busybox id -u; busybox pwd; echo $HOME", "0\n/\n/\n"},
+        {"busybox hostname", "tb2\n"},
+        {"busybox cat /etc/hosts | busybox head -n 1", "127.0.0.1\tlocalhost\n"},
+        {"busybox awk '$2 == \"/\" {print $1, $3, $4}' /proc/mounts", "/dev/vda ext4 rw,noatime\n"},
+        {"for i in /proc /sys /dev /dev/pts /dev/shm /dev/tb2 /sys/fs/cgroup; do "
+         "busybox grep -q \" $i \" /proc/mounts || echo missing $i; done",
+         ""},
+        {"echo x >/dev/null; busybox head -c 3 /dev/zero | busybox wc -c; busybox readlink /dev/fd",
+         "3\n/proc/self/fd\n"},
+        {"busybox ifconfig lo | busybox grep -c UP", "1\n"},
+        {"busybox ls /modules /newroot 2>&1 | busybox wc -l", "2\n"},
+        {"busybox ls /run", "sshd\n"}, /* the image's own */
+        {"busybox cat /proc/self/oom_score_adj", "0\n"},
+        {"ulimit -n; ulimit -Hn", "1024\n1048576\n"},
+        {"busybox cat /proc/1/comm", "init\n"},
+        {"busybox stat -c '%a %u' /dev/shm /dev/tb2", "1777 0\n755 0\n"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++)
+        expect(m, cases[i].text, cases[i].expected);
+    AUTO_BUF struct buf out;
+    buf_init(&out, 1 << 20);
+    const char *argv[] = {BUSYBOX, "id", NULL};
+    struct agent_exec exec = {.argv = argv, .user = "app"};
+    assert_int_equal(run(m, &exec, &out).status, 0);
+    assert_non_null(strstr(buf_text(&out), "uid=7"));
+    struct err e = ERR_INIT;
+    struct agent_result r;
+    exec = (struct agent_exec){.argv = (const char *const[]){"bash", NULL}};
+    assert_int_equal(agent_run(m->agent, &exec, NULL, NULL, &r, &e), -ERR_STEP);
+    assert_non_null(strstr(e.text, "program bash is not in the guest"));
+}
+
+static void test_machine(void **state)
+{
+    struct machine *m = *state;
+    struct err e = ERR_INIT;
+    int64_t before_ns;
+    int64_t after_ns;
+    check(agent_set_clock(m->agent, &before_ns, &e), &e);
+    check(agent_clock(m->agent, &after_ns, &e), &e);
+    int64_t off_ns = after_ns - clock_wall_ns();
+    assert_true(off_ns > -1000000000 && off_ns < 1000000000);
+    check(agent_reseed(m->agent, &e), &e);
+    check(agent_network(m->agent, &e), &e);
+    check(agent_network(m->agent, &e), &e); /* again, as after a restore */
+    expect(m, "busybox ip -4 -o addr show scope global | busybox awk '{print $4}'",
+           "10.0.2.15/24\n");
+    expect(m, "busybox ip route | busybox grep -c 'default via 10.0.2.2'", "1\n");
+    expect(m, "busybox cat /etc/resolv.conf", "nameserver 10.0.2.3\n");
+}
+
+/* 10 MiB each way through the real port. */
+static void test_volume(void **state)
+{
+    struct machine *m = *state;
+    struct err e = ERR_INIT;
+    size_t len = (size_t)10 << 20;
+    AUTO_FREE uint8_t *bytes = mem_zalloc(len);
+    for (size_t i = 0; i < len; i++)
+        bytes[i] = (uint8_t)(i * 2654435761u >> 13);
+    int64_t begun = clock_ms();
+    check(agent_put(m->agent, "/dev/tb2/big", 0600, bytes, len, &e), &e);
+    print_message("put 10 MiB: %lld ms\n", (long long)(clock_ms() - begun));
+    AUTO_BUF struct buf out;
+    buf_init(&out, len);
+    begun = clock_ms();
+    const char *argv[] = {BUSYBOX, "cat", "/dev/tb2/big", NULL};
+    struct agent_exec exec = {.argv = argv};
+    run(m, &exec, &out);
+    print_message("cat 10 MiB: %lld ms\n", (long long)(clock_ms() - begun));
+    assert_int_equal(out.len, len);
+    assert_memory_equal(out.data, bytes, len);
+    expect(m, "busybox rm /dev/tb2/big", "");
+    begun = clock_ms();
+    for (int i = 0; i < 100; i++)
+        expect(m, "echo short", "short\n");
+    print_message("100 short programs: %lld ms\n", (long long)(clock_ms() - begun));
+}
+
+/* A child that left the process group and the session does not outlive the time-out. */
+static void test_time_out_reaches_all(void **state)
+{
+    struct machine *m = *state;
+    AUTO_BUF struct buf out;
+    buf_init(&out, 1 << 20);
+    const char *argv[] = {BUSYBOX, "sh", "-c",
+                          "busybox setsid busybox sleep 4321 & busybox sleep 4321", NULL};
+    struct agent_exec exec = {.argv = argv, .timeout_ms = 1500};
+    struct agent_result r = run(m, &exec, &out);
+    assert_true(r.timed_out);
+    expect(m, "busybox ps | busybox grep -c '[s]leep 4321'", "0\n");
+}
+
+/* Snapshot with a program running and the disk frozen; then two new lives. */
+static void test_snapshot(void **state)
+{
+    struct machine *m = *state;
+    struct err e = ERR_INIT;
+    const char *argv[] = {
+        BUSYBOX, "sh", "-c",
+        "echo up; echo kept >/dev/tb2/kept; exec busybox httpd -f -p 8080 -h /dev/tb2", NULL};
+    struct agent_exec exec = {.argv = argv, .detach = true};
+    struct agent_result start = {.id = 0};
+    check(agent_run(m->agent, &exec, NULL, NULL, &start, &e), &e);
+    bool open = false;
+    int64_t until = clock_ms() + 20000;
+    while (!open && clock_ms() < until)
+        check(agent_probe_port(m->agent, 8080, 1000, &open, &e), &e);
+    assert_true(open);
+    expect(m, "echo written >/written", "");
+    check(agent_sync(m->agent, true, &e), &e);
+    check(agent_freeze(m->agent, &e), &e);
+    struct agent_result r;
+    exec.detach = false;
+    assert_int_equal(agent_run(m->agent, &exec, NULL, NULL, &r, &e), -ERR_BUSY);
+    /* the worst that a connection can leave: it ends unseen by the guest, in the middle of a frame */
+    uint8_t header[AGENT_HEADER_LEN];
+    AUTO_FREE uint8_t *payload = mem_zalloc(AGENT_PAYLOAD_MAX);
+    agent_put_header(header, AGENT_EXEC, 99, payload, AGENT_PAYLOAD_MAX);
+    assert_int_equal(write(m->agent->fd, header, sizeof(header)), sizeof(header));
+    check(vm_snapshot(m->vm, m->state, &e), &e);
+    agent_free(MOVE(m->agent));
+    vm_free(MOVE(m->vm));
+
+    for (int life = 0; life < 2; life++) {
+        struct vm_options o = options(m);
+        int64_t begun = clock_ms();
+        check(vm_restore(&m->vm, &o, m->state, &e), &e);
+        int64_t loaded = clock_ms();
+        check(agent_connect(&m->agent, m->vm, BOOT_MS, NULL, &e), &e);
+        print_message("restore: %lld ms, to hello: %lld ms\n", (long long)(loaded - begun),
+                      (long long)(clock_ms() - begun));
+        int64_t before_ns;
+        check(agent_set_clock(m->agent, &before_ns, &e), &e);
+        check(agent_reseed(m->agent, &e), &e);
+        assert_int_equal(agent_run(m->agent, &exec, NULL, NULL, &r, &e), -ERR_BUSY);
+        check(agent_thaw(m->agent, &e), &e);
+        check(agent_thaw(m->agent, &e), &e);
+        bool running = false;
+        AUTO_BUF struct buf tail;
+        buf_init(&tail, LIMIT_OUTPUT_TAIL);
+        check(agent_process(m->agent, start.id, &running, &r, &tail, &e), &e);
+        assert_true(running);
+        assert_string_equal(buf_text(&tail), "up\n");
+        check(agent_probe_port(m->agent, 8080, 5000, &open, &e), &e);
+        assert_true(open);
+        expect(m, "busybox cat /written /dev/tb2/kept", "written\nkept\n");
+        if (life == 0) { /* the channel can be closed and opened as often as one likes */
+            for (int i = 0; i < 5; i++) {
+                agent_free(MOVE(m->agent));
+                check(agent_connect(&m->agent, m->vm, BOOT_MS, NULL, &e), &e);
+            }
+            agent_free(MOVE(m->agent));
+            vm_free(MOVE(m->vm));
+        }
+    }
+}
+
+/* Nobody connected: the agent must sleep. Two looks at its processor time, some way apart. */
+static void test_idle(void **state)
+{
+    struct machine *m = *state;
+    struct err e = ERR_INIT;
+    static const char text[] = "busybox awk '{print $14 + $15}' /proc/1/stat";
+    long ticks[2];
+    for (int i = 0; i < 2; i++) {
+        AUTO_BUF struct buf out;
+        buf_init(&out, 1 << 20);
+        const char *argv[] = {BUSYBOX, "sh", "-c", text, NULL};
+        struct agent_exec exec = {.argv = argv};
+        run(m, &exec, &out);
+        ticks[i] = strtol(buf_text(&out), NULL, 10);
+        if (i == 0) {
+            agent_free(MOVE(m->agent));
+            clock_sleep_ms(2000);
+            check(agent_connect(&m->agent, m->vm, BOOT_MS, NULL, &e), &e);
+        }
+    }
+    print_message("agent used %ld ticks while alone\n", ticks[1] - ticks[0]);
+    assert_true(ticks[1] - ticks[0] < 40);
+}
+
+static void test_power_off(void **state)
+{
+    struct machine *m = *state;
+    struct err e = ERR_INIT;
+    check(agent_power_off(m->agent, &e), &e);
+    int64_t until = clock_ms() + 30000;
+    while (vm_check(m->vm, &e) == 0 && clock_ms() < until)
+        clock_sleep_ms(20);
+    assert_int_equal(vm_check(m->vm, &e), -ERR_STEP);
+    print_message("%s\n", e.text);
+    char disk[128];
+    snprintf(disk, sizeof(disk), "%s/disk", m->dir);
+    proc_kill(&m->nbd);
+    run_tool((const char *const[]){"e2fsck", "-fn", disk, NULL});
+}
+
+/* A disk that is no ext4: the agent comes up all the same, to say so. */
+static void test_bad_disk(void **state)
+{
+    struct err e = ERR_INIT;
+    struct machine *m = machine_new();
+    (void)state;
+    char disk[128];
+    snprintf(disk, sizeof(disk), "%s/disk", m->dir);
+    run_tool((const char *const[]){"truncate", "-s", "16M", disk, NULL});
+    serve_disk(m, disk);
+    struct vm_options o = options(m);
+    check(vm_boot(&m->vm, &o, &e), &e);
+    assert_int_equal(agent_connect(&m->agent, m->vm, BOOT_MS, NULL, &e), -ERR_STEP);
+    print_message("%s\n", e.text);
+    assert_non_null(strstr(e.text, "mounting as ext4 the root disk /dev/vda"));
+    void *held = m;
+    assert_int_equal(tear_down(&held), 0);
+}
+
+int main(void)
+{
+    if (access(BUSYBOX, X_OK) < 0 || !getenv("TB2_TEST_CACHE")) {
+        puts("needs " BUSYBOX " (static) and TB2_TEST_CACHE");
+        return 77;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_root),      cmocka_unit_test(test_machine),
+        cmocka_unit_test(test_volume),    cmocka_unit_test(test_time_out_reaches_all),
+        cmocka_unit_test(test_snapshot),  cmocka_unit_test(test_idle),
+        cmocka_unit_test(test_power_off), cmocka_unit_test(test_bad_disk),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
