@@ -4,8 +4,8 @@
  * stack, so devices themselves check no ranges and keep no counts. The counters are independent
  * relaxed atomics: each is exact, a snapshot of several is only nearly of one moment.
  *
- * Errors have no text on this path. The first of each kind and operation on a device goes to the log,
- * the rest are counted; a device inside another one leaves the log to the outer one.
+ * Errors have no text on this path. The first of each kind and operation on a device goes to the
+ * log, the rest are counted; a device inside another one leaves the log to the outer one.
  */
 #include "blockdev/blockdev.h"
 

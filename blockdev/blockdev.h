@@ -28,8 +28,9 @@ enum {
 /* ---- Store ------------------------------------------------------------------------------- */
 
 /*
- * The content-addressed directory (docs/formats/store.md): chunks/ blobs/ layers/ disks/ templates/
- * catalog/ runs/ tmp/. Safe for any number of threads and processes. Objects appear whole or not at all.
+ * The content-addressed directory (docs/formats/store.md): chunks/ blobs/ layers/ disks/
+ * templates/ catalog/ runs/ tmp/. Safe for any number of threads and processes. Objects appear
+ * whole or not at all.
  */
 struct store;
 
@@ -124,10 +125,11 @@ int store_get_map(struct store *s, const struct digest *d, struct block_map **ou
 /* ---- Layer regions ----------------------------------------------------------------------- */
 
 /*
- * Lays the file data of one layer out in a region and cuts it into chunks: a file of CUT_FILE_SIZE
- * or more starts at a chunk of its own, smaller ones are packed together in order of arrival; a piece of
- * CHUNK_SIZE_MAX that is all zeros becomes a hole. Region offsets depend on the sequence of files alone,
- * never on the workers. Hashing and compression run on `workers` threads.
+ * Lays the file data of one layer out in a region and cuts it into chunks: a file of
+ * CUT_FILE_SIZE or more starts at a chunk of its own, smaller ones are packed together in order
+ * of arrival; a piece of CHUNK_SIZE_MAX that is all zeros becomes a hole. Region offsets depend
+ * on the sequence of files alone, never on the workers. Hashing and compression run on `workers`
+ * threads.
  */
 struct region_writer;
 
@@ -227,9 +229,9 @@ uint64_t ext4_data_start(uint64_t data_size, uint64_t name_count, uint64_t free_
  * virtual size of *out is the size of the disk. Depends on nodes and options alone.
  *
  * What ext4 cannot hold is ERR_UNSUPPORTED and names the path: more than 65000 names of one file,
- * attributes that do not fit the inode and one block, unknown attribute name spaces, link targets of
- * a block or more, files of 16 TiB. Nodes that contradict one another (parents that are no directories, names
- * that are none, data that two files claim) are ERR_CORRUPT.
+ * attributes that do not fit the inode and one block, unknown attribute name spaces, link targets
+ * of a block or more, files of 16 TiB. Nodes that contradict one another (parents that are no
+ * directories, names that are none, data that two files claim) are ERR_CORRUPT.
  */
 int ext4_write(struct block_map **out, struct store *s, const struct ext4_nodes *nodes,
                const struct ext4_options *options, struct err *e) MUST_USE;
@@ -274,7 +276,8 @@ struct bdev {
     atomic_uint_fast32_t errors_logged; /* a bit per kind */
 };
 
-/* Front door: range checks (-EINVAL past the end), -EROFS without write. An empty range is success. */
+/* Front door: range checks (-EINVAL past the end), -EROFS without write. An empty range is
+ * success. */
 int bdev_read(struct bdev *d, void *data, size_t len, uint64_t off) MUST_USE;
 int bdev_write(struct bdev *d, const void *data, size_t len, uint64_t off) MUST_USE;
 int bdev_flush(struct bdev *d) MUST_USE;
@@ -329,7 +332,8 @@ int bdev_open_cow(struct bdev **out, struct bdev *lower, int tmp_dir, uint64_t s
 int bdev_cow_seal(struct bdev *cow, struct store *s, struct block_map **upper,
                   struct block_map **zeros, struct err *e) MUST_USE;
 
-/* Chunks a file of fixed size (a guest's memory) into the store: zero blocks vanish; *out is its map. */
+/* Chunks a file of fixed size (a guest's memory) into the store: zero blocks vanish; *out is its
+ * map. */
 int store_put_file(struct store *s, int fd, size_t workers, struct block_map **out,
                    struct err *e) MUST_USE;
 /* Writes a map's content into a fresh sparse file of its virtual size, verifying every chunk. */

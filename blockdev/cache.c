@@ -3,14 +3,14 @@
  * Chunks in memory, found by digest.
  *
  * An entry is LOADING, READY or FAILED, and counts the readers that hold it. The first reader that
- * misses puts a LOADING entry into the table and loads with no lock held; readers that come meanwhile
- * hold the same entry and wait for its condition. A failed load takes the entry out of the table
- * before anyone is woken, so that no failure is remembered: who comes later loads again.
+ * misses puts a LOADING entry into the table and loads with no lock held; readers that come
+ * meanwhile hold the same entry and wait for its condition. A failed load takes the entry out of
+ * the table before anyone is woken, so that no failure is remembered: who comes later loads again.
  *
- * Entries that nobody holds hang in a list by last use, and only they can be evicted: an entry leaves the
- * table and the list first and is freed after, both under the lock, so a half-evicted chunk cannot
- * be found. Chunks in use may exceed the capacity; what is too much goes when it is put back. A
- * capacity below one chunk thus means that nothing stays.
+ * Entries that nobody holds hang in a list by last use, and only they can be evicted: an entry
+ * leaves the table and the list first and is freed after, both under the lock, so a half-evicted
+ * chunk cannot be found. Chunks in use may exceed the capacity; what is too much goes when it is
+ * put back. A capacity below one chunk thus means that nothing stays.
  *
  * One mutex guards everything; it is never held during a load or a copy.
  */

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Chunk files: one zstd frame each (docs/formats/store.md), at chunks/ab/<hex of the plain bytes>.
+ * Chunk files: one zstd frame each (docs/formats/store.md), at chunks/ab/<hex of the plain
+ * bytes>.
  *
  * The frame carries its content size, so a reader knows before it decompresses whether the result
- * fits; the level is fixed and compression single-threaded, so equal bytes give equal files. A chunk
- * is not synced when it is written (docs/decisions/0001-chunk-durability.md): it is verified
- * whenever it is read, and everything that names chunks syncs them before it appears.
+ * fits; the level is fixed and compression single-threaded, so equal bytes give equal files. A
+ * chunk is not synced when it is written (docs/decisions/0001-chunk-durability.md): it is
+ * verified whenever it is read, and everything that names chunks syncs them before it appears.
  */
 #include <dirent.h>
 #include <errno.h>

@@ -2,18 +2,19 @@
 /*
  * Copy-on-write over a read-only device.
  *
- * Each block is in one of three states: UNTOUCHED (lower answers), WRITTEN (the whole block is in the
- * upper file, at its own offset) or ZERO (discarded: reads as zeros, whatever the file or lower hold).
- * Two bits a block, 32 blocks a word, so a 10 GiB disk takes 640 KiB.
+ * Each block is in one of three states: UNTOUCHED (lower answers), WRITTEN (the whole block is in
+ * the upper file, at its own offset) or ZERO (discarded: reads as zeros, whatever the file or lower
+ * hold). Two bits a block, 32 blocks a word, so a 10 GiB disk takes 640 KiB.
  *
  * Order makes readers safe without a lock: a writer puts a block's bytes into the file first and
- * its state after, a discard changes the state first and punches the file after. So WRITTEN is only seen
- * with the whole block in place, and lower never shines through a discard.
+ * its state after, a discard changes the state first and punches the file after. So WRITTEN is only
+ * seen with the whole block in place, and lower never shines through a discard.
  *
  * Writers and discards own their range of blocks for the time they take: a queue in order of
  * arrival, in which a request waits for the earlier ones that it overlaps. That makes
  * read-modify-write of a part of a block safe; the queue's mutex is not held across I/O. An owner
- * alone changes the states of its blocks; a word may be shared with other owners, hence the atomics.
+ * alone changes the states of its blocks; a word may be shared with other owners, hence the
+ * atomics.
  *
  * There is no flush: the upper is disposable. After a crash nobody opens it again (it has no name),
  * and within this process a write is visible to all as soon as it is answered. What is to be
@@ -222,7 +223,7 @@ static int cow_read(struct bdev *d, void *data, size_t len, uint64_t off)
     return 0;
 }
 
-/* Writes a part of one owned block; `data` NULL means zeros. The block becomes whole in the file. */
+/* Writes a part of one owned block; `data` NULL means zeros. The block is then whole in the file. */
 static int write_part(struct cow *w, const uint8_t *data, size_t len, uint64_t off)
 {
     uint8_t block[BLOCK_SIZE] = {0};

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Writes the planned file system into a sparse temporary file through libext2fs, whose non-zero blocks then become
- * chunks. The library has the superblock, descriptors, bitmaps, inode tables, attributes and all checksums;
- * directories and extent trees, where it would search for a place with each addition, are built in memory and handed
- * over as blocks.
+ * Writes the planned file system into a sparse temporary file through libext2fs, whose non-zero
+ * blocks then become chunks. The library has the superblock, descriptors, bitmaps, inode tables,
+ * attributes and all checksums; directories and extent trees, where it would search for a place
+ * with each addition, are built in memory and handed over as blocks.
  *
- * Order of blocks: tables, then "loose" blocks (directories, extent trees, attributes, long link targets) in order
- * of the nodes up to the first region, then, if that is not enough, after the last one. Nothing here
- * asks for the time, the environment or a random number.
+ * Order of blocks: tables, then "loose" blocks (directories, extent trees, attributes, long link
+ * targets) in order of the nodes up to the first region, then, if that is not enough, after the
+ * last one. Nothing here asks for the time, the environment or a random number.
  */
 #include <errno.h>
 #include <ext2fs/ext2_fs.h>
@@ -74,7 +74,7 @@ static void set_features(struct ext2_super_block *super)
         EXT4_FEATURE_RO_COMPAT_METADATA_CSUM;
 }
 
-/* UUID and hash seed come of the seed; the former carries version 8, which RFC 9562 leaves to us. */
+/* UUID and hash seed come of the seed. The UUID says version 8, which RFC 9562 leaves to us. */
 static void set_identity(ext2_filsys fs, const struct digest *seed)
 {
     memcpy(fs->super->s_uuid, seed->bytes, 16);
@@ -209,37 +209,25 @@ static int add_run(struct writer *w, uint64_t file_block, uint64_t count, uint64
     return 0;
 }
 
-static void put_u16(uint8_t *at, size_t value)
-{
-    at[0] = (uint8_t)value;
-    at[1] = (uint8_t)(value >> 8);
-}
-
-static void put_u32(uint8_t *at, uint64_t value)
-{
-    put_u16(at, value & 0xffff);
-    put_u16(at + 2, (value >> 16) & 0xffff);
-}
-
-/* A header and its entries: leaves hold runs, index blocks (depth above 0) the first file block and the
- * place of each child (`count` of the run is not used). */
+/* A header and its entries: leaves hold runs, index blocks (depth above 0) the first file block
+ * and the place of each child (`count` of the run is not used). */
 static void put_extents(uint8_t *at, const struct run *runs, size_t count, size_t max,
                         unsigned depth)
 {
-    put_u16(at, EXTENT_MAGIC);
-    put_u16(at + 2, count);
-    put_u16(at + 4, max);
-    put_u16(at + 6, depth);
+    ext4_put_u16(at, EXTENT_MAGIC);
+    ext4_put_u16(at + 2, count);
+    ext4_put_u16(at + 4, max);
+    ext4_put_u16(at + 6, depth);
     for (size_t i = 0; i < count; i++) {
         uint8_t *entry = at + EXTENT_ENTRY_LEN * (1 + i);
-        put_u32(entry, runs[i].file_block);
+        ext4_put_u32(entry, runs[i].file_block);
         if (depth == 0) {
-            put_u16(entry + 4, runs[i].count);
-            put_u16(entry + 6, runs[i].disk_block >> 32);
-            put_u32(entry + 8, runs[i].disk_block);
+            ext4_put_u16(entry + 4, runs[i].count);
+            ext4_put_u16(entry + 6, runs[i].disk_block >> 32);
+            ext4_put_u32(entry + 8, runs[i].disk_block);
         } else {
-            put_u32(entry + 4, runs[i].disk_block);
-            put_u16(entry + 8, runs[i].disk_block >> 32);
+            ext4_put_u32(entry + 4, runs[i].disk_block);
+            ext4_put_u16(entry + 8, runs[i].disk_block >> 32);
         }
     }
 }
@@ -451,7 +439,8 @@ static int set_content(struct writer *w, size_t index, const struct ext4_node *n
 
 /* ---- Attributes ------------------------------------------------------------------------ */
 
-/* An access control list as the kernel hands it out: version, then entries of tag, permissions, id. */
+/* An access control list as the kernel hands it out: version, then entries of tag, permissions,
+ * id. */
 static bool is_acl(const struct ext4_xattr *x)
 {
     static const uint16_t tags[] = {0x01, 0x02, 0x04, 0x08, 0x10, 0x20};
@@ -547,7 +536,8 @@ static uint16_t type_bits(enum ext4_type type)
     return 0;
 }
 
-/* All times are the modification time, bent to what the inode can say (fs/ext4/ext4.h, epoch bits). */
+/* All times are the modification time, bent to what the inode can say (fs/ext4/ext4.h, epoch
+ * bits). */
 static void set_times(struct ext2_inode_large *inode, const struct ext4_node *n)
 {
     int64_t seconds = n->mtime_seconds;

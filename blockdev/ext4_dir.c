@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Directory blocks, as the kernel's documentation has them (Documentation/filesystems/ext4/
- * directory.rst). A directory that fits one block is a plain list; any other gets a hash tree at once, its leaves
- * filled in hash order, so that neither writing nor looking up is ever quadratic.
+ * directory.rst). A directory that fits one block is a plain list; any other gets a hash tree at
+ * once, its leaves filled in hash order, so that neither writing nor looking up is ever
+ * quadratic.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -121,18 +122,6 @@ int ext4_dir_add(struct ext4_dir *d, const char *name, uint32_t inode, enum ext4
     return 0;
 }
 
-static void put_u16(uint8_t *at, size_t value)
-{
-    at[0] = (uint8_t)value;
-    at[1] = (uint8_t)(value >> 8);
-}
-
-static void put_u32(uint8_t *at, uint32_t value)
-{
-    put_u16(at, value & 0xffff);
-    put_u16(at + 2, value >> 16);
-}
-
 /* A new zeroed block; blocks got before move. */
 static int add_block(struct ext4_dir *d, uint8_t **out, struct err *e)
 {
@@ -151,8 +140,8 @@ static uint8_t *block_at(struct ext4_dir *d, size_t index)
 static void put_entry(uint8_t *at, uint32_t inode, size_t len, const char *name, uint8_t name_len,
                       uint8_t type)
 {
-    put_u32(at, inode);
-    put_u16(at + 4, len);
+    ext4_put_u32(at, inode);
+    ext4_put_u16(at + 4, len);
     at[6] = name_len;
     at[7] = type;
     memcpy(at + 8, name, name_len);
@@ -175,7 +164,7 @@ static size_t fill_leaf(const struct ext4_dir *d, uint8_t *block, size_t at, siz
         last = at;
         at += entry_len(x);
     }
-    put_u16(block + last + 4, LEAF_LEN - last); /* the last one takes what is left */
+    ext4_put_u16(block + last + 4, LEAF_LEN - last); /* the last one takes what is left */
     put_tail(block);
     return next;
 }
@@ -222,11 +211,11 @@ static void put_index(uint8_t *at, size_t limit, const struct leaf *leaves, size
                       size_t count, size_t first_block)
 {
     for (size_t i = 0; i < count; i++) {
-        put_u32(at + i * INDEX_ENTRY_LEN, leaves[i * step].hash);
-        put_u32(at + i * INDEX_ENTRY_LEN + 4, (uint32_t)(first_block + i));
+        ext4_put_u32(at + i * INDEX_ENTRY_LEN, leaves[i * step].hash);
+        ext4_put_u32(at + i * INDEX_ENTRY_LEN + 4, (uint32_t)(first_block + i));
     }
-    put_u16(at, limit);
-    put_u16(at + 2, count);
+    ext4_put_u16(at, limit);
+    ext4_put_u16(at + 2, count);
 }
 
 static void put_root(const struct ext4_dir *d, uint8_t *block, size_t dots_len, unsigned levels)

@@ -4,9 +4,9 @@
  * whose, how large the disk must be and where its tables lie.
  *
  * All tables stand at the front of the disk, whatever group they describe (flex_bg allows it), so
- * that the regions behind them hold nothing but file data. The disk is a whole number of groups; its
- * size follows from an upper bound of what the metadata can take, so that the second pass over the
- * nodes, which writes, never needs more than the first one counted.
+ * that the regions behind them hold nothing but file data. The disk is a whole number of groups;
+ * its size follows from an upper bound of what the metadata can take, so that the second pass
+ * over the nodes, which writes, never needs more than the first one counted.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Whole files in and out of the store. A file is cut at multiples of CHUNK_SIZE_MAX; of each
- * piece, the non-zero blocks are put together into one chunk, so that zeros take nothing, neither as
- * chunks nor in a chunk.
+ * piece, the non-zero blocks are put together into one chunk, so that zeros take nothing, neither
+ * as chunks nor in a chunk.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -67,15 +67,13 @@ static void piece_free(struct piece *p)
 DEFINE_AUTO(piece, piece_free)
 #define AUTO_PIECE CLEANUP(piece_free_auto_)
 
-static int piece_new(struct piece **out, struct err *e)
+/* NULL when memory is short. */
+static struct piece *piece_new(void)
 {
     AUTO_PIECE struct piece *p = mem_zalloc(sizeof(*p));
     if (p)
         p->data = mem_zalloc(CHUNK_SIZE_MAX);
-    if (!p || !p->data)
-        return err_nomem(e, "piece of a file");
-    *out = MOVE(p);
-    return 0;
+    return p && p->data ? MOVE(p) : NULL;
 }
 
 static int piece_work(void *ctx, void *item, struct err *e)
@@ -155,10 +153,9 @@ static int put_pieces(struct pool *pool, int fd, uint64_t size, struct err *e)
     uint64_t off = 0;
     int rc = next_piece(fd, off, size, &off, e);
     while (rc == 0 && off < size) {
-        AUTO_PIECE struct piece *p = NULL;
-        rc = piece_new(&p, e);
-        if (rc < 0)
-            return rc;
+        AUTO_PIECE struct piece *p = piece_new();
+        if (!p)
+            return err_nomem(e, "piece of a file");
         uint64_t left = size - off;
         size_t len = left < CHUNK_SIZE_MAX ? (size_t)left : CHUNK_SIZE_MAX;
         p->off = off;
@@ -198,6 +195,20 @@ int store_put_file(struct store *s, int fd, size_t workers, struct block_map **o
     return 0;
 }
 
+/* Writes blocks to a fresh file, leaving holes for those of zeros. */
+static int write_sparse(int fd, const uint8_t *data, size_t len, uint64_t off, struct err *e)
+{
+    int rc = 0;
+    for (size_t at = 0, end; rc == 0 && at < len; at = end) {
+        bool zero = piece_is_zero(data + at, BLOCK_SIZE);
+        for (end = at + BLOCK_SIZE; end < len && piece_is_zero(data + end, BLOCK_SIZE) == zero;)
+            end += BLOCK_SIZE;
+        if (!zero)
+            rc = file_pwrite_full(fd, data + at, end - at, off + at, e);
+    }
+    return rc;
+}
+
 int store_export_map(struct store *s, const struct block_map *m, int fd, const struct cancel *c,
                      struct err *e)
 {
@@ -221,7 +232,7 @@ int store_export_map(struct store *s, const struct block_map *m, int fd, const s
             return err_set(e, ERR_CORRUPT, "chunk %s: shorter than the block map says",
                            digest_print(held, text));
         }
-        rc = file_pwrite_full(fd, data + x->chunk_off, x->size, x->off, e);
+        rc = write_sparse(fd, data + x->chunk_off, x->size, x->off, e);
         if (rc < 0)
             return rc;
     }

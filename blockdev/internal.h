@@ -23,8 +23,8 @@ void chunk_codec_free(struct chunk_codec *c);
 int chunk_encode(struct chunk_codec *c, const void *data, size_t len, const void **out,
                  size_t *out_len, struct err *e) MUST_USE;
 
-/* Reads an open chunk file into `data` (room for CHUNK_SIZE_MAX). ERR_CORRUPT, without a name, for anything but
- * one whole frame of a valid chunk size. */
+/* Reads an open chunk file into `data` (room for CHUNK_SIZE_MAX). ERR_CORRUPT, without a name,
+ * for anything but one whole frame of a valid chunk size. */
 int chunk_decode_file(struct chunk_codec *c, int fd, void *data, size_t *len,
                       struct err *e) MUST_USE;
 
@@ -115,9 +115,22 @@ DEFINE_AUTO(ext4_dir, ext4_dir_free)
 #define AUTO_EXT4_DIR CLEANUP(ext4_dir_free_auto_)
 int ext4_dir_add(struct ext4_dir *d, const char *name, uint32_t inode, enum ext4_type type,
                  uint32_t hash, struct err *e) MUST_USE;
-/* The blocks, borrowed from the directory, their checksums still to be set; *indexed when the first is the root of a hash tree. */
+/* The blocks, borrowed from the directory, their checksums still to be set; *indexed when the
+ * first is the root of a hash tree. */
 int ext4_dir_finish(struct ext4_dir *d, uint8_t **blocks, size_t *count, bool *indexed,
                     struct err *e) MUST_USE;
+
+/* The low 16 or 32 bits of a value, little endian. */
+static inline void ext4_put_u16(uint8_t *at, uint64_t value)
+{
+    at[0] = (uint8_t)value;
+    at[1] = (uint8_t)(value >> 8);
+}
+static inline void ext4_put_u32(uint8_t *at, uint64_t value)
+{
+    ext4_put_u16(at, value);
+    ext4_put_u16(at + 2, value >> 16);
+}
 
 /* Hash of a name under the file system's seed (ext4.c). */
 uint32_t ext4_name_hash(const char *name, size_t len, const uint32_t seed[4]);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Bytes of a block map (docs/formats/block-map.md). There is one encoding of each map: extents
- * sorted and joined, chunks numbered by first use. The decoder refuses any other, so that the digest
- * of the bytes is the digest of the disk.
+ * sorted and joined, chunks numbered by first use. The decoder refuses any other, so that the
+ * digest of the bytes is the digest of the disk.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,8 +4,8 @@
  * shakes hands (nbd_handshake.c) and then serves with a few helpers (nbd_serve.c).
  *
  * The accepting thread owns the list of connections: it alone adds to it, and joins and frees what
- * has finished, woken through `wake`. Stopping asks that thread to end; it shuts every
- * connection's socket down, which ends the calls its threads wait in, and joins them: a request that the device
+ * has finished, woken through `wake`. Stopping asks that thread to end; it shuts every connection's
+ * socket down, which ends the calls its threads wait in, and joins them: a request that the device
  * is working on is finished first, never abandoned. No thread is ever detached.
  *
  * Clients are as trusted as this user (the socket is private), but a broken one must not take the

@@ -50,15 +50,13 @@ static void region_chunk_free(struct region_chunk *c)
 DEFINE_AUTO(region_chunk, region_chunk_free)
 #define AUTO_REGION_CHUNK CLEANUP(region_chunk_free_auto_)
 
-static int region_chunk_new(struct region_chunk **out, struct err *e)
+/* NULL when memory is short. */
+static struct region_chunk *region_chunk_new(void)
 {
     AUTO_REGION_CHUNK struct region_chunk *c = mem_zalloc(sizeof(*c));
     if (c)
         c->data = mem_zalloc(CHUNK_SIZE_MAX);
-    if (!c || !c->data)
-        return err_nomem(e, "chunk of a layer");
-    *out = MOVE(c);
-    return 0;
+    return c && c->data ? MOVE(c) : NULL;
 }
 
 /* ---- Pool ------------------------------------------------------------------------------ */
@@ -131,10 +129,10 @@ static int open_pack(struct region_writer *w, uint64_t size, struct err *e)
         rc = close_pack(w, e);
     if (rc < 0 || w->pack)
         return rc;
-    AUTO_REGION_CHUNK struct region_chunk *pack = NULL;
-    rc = region_chunk_new(&pack, e);
-    if (rc == 0)
-        rc = take_addresses(w, CHUNK_SIZE_MAX, &pack->region_off, e);
+    AUTO_REGION_CHUNK struct region_chunk *pack = region_chunk_new();
+    if (!pack)
+        return err_nomem(e, "chunk of a layer");
+    rc = take_addresses(w, CHUNK_SIZE_MAX, &pack->region_off, e);
     if (rc == 0)
         w->pack = MOVE(pack);
     return rc;
@@ -181,10 +179,12 @@ static int large_file_data(struct region_writer *w, uint64_t off, const uint8_t 
     while (len > 0) {
         uint64_t index = off / CHUNK_SIZE_MAX;
         int rc = w->piece && w->piece_index != index ? close_piece(w, e) : 0;
-        if (rc == 0 && !w->piece)
-            rc = region_chunk_new(&w->piece, e);
         if (rc < 0)
             return rc;
+        if (!w->piece)
+            w->piece = region_chunk_new();
+        if (!w->piece)
+            return err_nomem(e, "chunk of a layer");
         w->piece_index = index;
         size_t at = (size_t)(off % CHUNK_SIZE_MAX);
         size_t part = len < CHUNK_SIZE_MAX - at ? len : CHUNK_SIZE_MAX - at;

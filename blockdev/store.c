@@ -62,7 +62,8 @@ static bool is_ours(const char *name)
     return name[0] == '.' || strcmp(name, "lock") == 0;
 }
 
-/* Without a format file the directory must be empty, or hold what an interrupted first opening left. */
+/* Without a format file the directory must be empty, or hold what an interrupted first opening
+ * left. */
 static int check_empty(const struct store *s, struct err *e)
 {
     int copy = -1;

@@ -148,11 +148,10 @@ static int read_step(struct decoder *d, const struct node *node, struct err *e)
 {
     if (node_get(node, "run"))
         return read_mapping(d, node, "a run step", run_keys, ARRAY_LEN(run_keys), e);
-    int rc = read_mapping(d, node, "a step without run", set_keys, ARRAY_LEN(set_keys), e);
-    if (rc == 0 && node->count != 2)
+    if (node->kind == NODE_MAPPING && node->count != 2)
         return node_fail(d->path, node, e,
                          "a step without run must have exactly one of env, workdir and user");
-    return rc;
+    return read_mapping(d, node, "a step without run", set_keys, ARRAY_LEN(set_keys), e);
 }
 
 static int read_steps(struct decoder *d, const struct node *value, struct err *e)

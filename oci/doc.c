@@ -258,8 +258,7 @@ static int read_config(struct oci_config *c, const struct json *doc, struct err 
     if (json_get_object_opt(doc, "config", &settings, e) < 0 ||
         copy_string(&c->architecture, doc, "architecture", e) < 0 ||
         copy_string(&c->os, doc, "os", e) < 0 || copy_string(&c->user, settings, "User", e) < 0 ||
-        copy_string(&c->working_dir, settings, "WorkingDir", e) < 0 ||
-        read_env(c, settings, e) < 0)
+        copy_string(&c->working_dir, settings, "WorkingDir", e) < 0 || read_env(c, settings, e) < 0)
         return -(int)e->class;
     return read_diff_ids(c, doc, e);
 }
@@ -330,11 +329,12 @@ int oci_image_check(const struct oci_manifest *m, const struct oci_config *c, st
             return err_in(e, "layer %zu", i + 1);
     }
     if (m->layer_count != c->diff_id_count)
-        return err_set(e, ERR_CORRUPT,
-                       "not a runnable image: the manifest lists %zu layers, the config %zu diff_ids",
-                       m->layer_count, c->diff_id_count);
+        return err_set(
+            e, ERR_CORRUPT,
+            "not a runnable image: the manifest lists %zu layers, the config %zu diff_ids",
+            m->layer_count, c->diff_id_count);
     if (strcmp(c->os, "linux") != 0)
-        return err_set(e, ERR_UNSUPPORTED, "the image is for the operating system \"%.60s\", not linux",
-                       c->os);
+        return err_set(e, ERR_UNSUPPORTED,
+                       "the image is for the operating system \"%.60s\", not linux", c->os);
     return 0;
 }

@@ -206,7 +206,8 @@ int oci_layout_blob(struct oci_layout *l, const struct oci_descriptor *d, struct
     if (fstat(fd, &status) < 0)
         return err_sys(e, "%s", path);
     if (!S_ISREG(status.st_mode))
-        return err_set(e, ERR_CORRUPT, "blob %s: not a regular file", digest_print(&d->digest, text));
+        return err_set(e, ERR_CORRUPT, "blob %s: not a regular file",
+                       digest_print(&d->digest, text));
     if ((uint64_t)status.st_size != d->size)
         return err_set(e, ERR_CORRUPT, "blob %s: expected %llu bytes, the file has %llu",
                        digest_print(&d->digest, text), (unsigned long long)d->size,

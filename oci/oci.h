@@ -154,7 +154,9 @@ struct oci_extent {
 
 /*
  * One entry of a layer. Paths are relative, cleaned ("a/b", "" for the root), raw bytes without
- * NUL; they never hold "." or ".." components.
+ * NUL; they never hold "." or ".." components, each component has at most 255 bytes and the whole
+ * less than LIMIT_PATH. They are the tar's by spelling: symbolic links on the way are resolved by
+ * oci_tree_merge. Hard links, whiteouts and opaque markers carry nothing but path and target.
  */
 struct oci_entry {
     enum oci_entry_type type;
@@ -163,9 +165,9 @@ struct oci_entry {
     uint32_t mode; /* permission bits and setuid, setgid, sticky */
     uint32_t uid;
     uint32_t gid;
-    int64_t mtime_seconds;
-    uint32_t mtime_nanoseconds;
-    uint64_t size; /* files: bytes */
+    int64_t mtime_seconds;      /* rounded down, also before 1970 */
+    uint32_t mtime_nanoseconds; /* to be added; below 1,000,000,000 */
+    uint64_t size;              /* files: bytes */
     uint32_t device_major;
     uint32_t device_minor;
     struct oci_xattr *xattrs; /* sorted by name */
@@ -173,7 +175,7 @@ struct oci_entry {
     struct oci_extent *extents; /* sorted by file_off; gaps are holes */
     size_t extent_count;
 };
-void oci_entry_fini(struct oci_entry *entry);
+void oci_entry_fini(struct oci_entry *entry); /* frees what it holds; zeroes it */
 
 /*
  * Where file data goes while a layer is read. All calls come from one thread, in order:
@@ -189,9 +191,9 @@ struct oci_data_ops {
 };
 
 struct oci_layer_options {
-    struct oci_descriptor blob; /* digest and size that the compressed bytes must have */
-    struct digest diff_id;      /* digest that the uncompressed bytes must have */
-    const struct oci_data_ops *ops;
+    struct oci_descriptor blob;     /* digest and size that the compressed bytes must have */
+    struct digest diff_id;          /* digest that the uncompressed bytes must have */
+    const struct oci_data_ops *ops; /* NULL: data is checked and dropped, files have no extents */
     void *ctx;
     const struct cancel *cancel; /* may be NULL */
 };
@@ -200,9 +202,22 @@ struct oci_layer; /* the layer index: every entry in tar order, whiteouts includ
 
 /*
  * Reads a layer blob in one streaming pass: decompress (by magic: plain, gzip, zstd, with many
- * members or frames), tar (libarchive), digest of the blob, size and diff_id, all checked.
- * Memory is bounded whatever the layer's size, but for the index itself.
- * ERR_DIGEST / ERR_CORRUPT / ERR_LIMIT name the entry where there is one.
+ * members or frames), tar (libarchive), digest of the blob, size and diff_id, all checked. The
+ * blob is always read to its very end, far beyond the tar's end mark if need be.
+ * Memory is bounded whatever the layer's size, but for the index itself (LIMIT_LAYER_INDEX).
+ *
+ * Errors start with "layer <blob digest>" and name the entry where there is one:
+ * ERR_DIGEST: the blob's bytes are not those that the descriptor promises; getting them again may
+ * help. Damage of any kind is told apart from a damaged image by this.
+ * ERR_CORRUPT: the blob is right, its content is not, or does not have the diff_id.
+ * ERR_LIMIT, ERR_UNSUPPORTED: an entry or the compression goes past what can be stored.
+ * ERR_CANCELLED, and whatever the source and the data operations return.
+ *
+ * What becomes of a tar's oddities: docs/formats/tree.md. Known limits of the tar reader: global PAX
+ * headers are ignored, an empty PAX number counts as 0, a PAX time in the last second before 1970
+ * loses its sign.
+ *
+ * Thread-safe (each call is on its own); runs in the C locale whatever the program's is.
  */
 int oci_layer_read(struct oci_layer **out, const struct source *blob,
                    const struct oci_layer_options *options, struct err *e) MUST_USE;
@@ -215,7 +230,8 @@ size_t oci_layer_count(const struct oci_layer *l);
 const struct oci_entry *oci_layer_entry(const struct oci_layer *l, size_t index);
 
 /* The index as bytes (docs/formats/layer-index.md) and back. Encoding depends on nothing but the
- * entries; decoding treats the bytes as hostile: ERR_CORRUPT. */
+ * entries and appends to `out` (ceiling: LIMIT_LAYER_INDEX); decoding treats the bytes as hostile:
+ * ERR_CORRUPT. */
 int oci_layer_encode(const struct oci_layer *l, struct buf *out, struct err *e) MUST_USE;
 int oci_layer_decode(struct oci_layer **out, const void *bytes, size_t len, struct err *e) MUST_USE;
 
@@ -231,18 +247,26 @@ struct oci_node {
     size_t parent;    /* 0 for the root itself */
     size_t link_of;   /* SIZE_MAX, or the number of the node whose inode this name shares */
     size_t layer;     /* which layer the data lies in */
-    const struct oci_entry *entry; /* metadata; type never OCI_HARDLINK or a whiteout */
+    /* Metadata; type never OCI_HARDLINK or a whiteout. Its path is the one of the tar, not of the
+     * tree: links on the way and further names differ. Directories that no layer lists share one
+     * entry with mode 0755, owner 0:0, time 0 and path "". */
+    const struct oci_entry *entry;
 };
 
 struct oci_tree;
 
-/* Applies the layers, bottom first, which must outlive the tree. */
+/*
+ * Applies the layers, bottom first, which must outlive the tree (it borrows their entries). The
+ * rules are those of docs/formats/tree.md; errors name layer (counted from 1) and entry:
+ * ERR_CORRUPT, ERR_LIMIT. A tree is read-only, so threads may share it, and the same layer may be part
+ * of many trees at once.
+ */
 int oci_tree_merge(struct oci_tree **out, struct oci_layer *const *layers, size_t layer_count,
                    struct err *e) MUST_USE;
 void oci_tree_free(struct oci_tree *t);
 DEFINE_AUTO(oci_tree, oci_tree_free)
 #define AUTO_OCI_TREE CLEANUP(oci_tree_free_auto_)
-size_t oci_tree_count(const struct oci_tree *t);
+size_t oci_tree_count(const struct oci_tree *t); /* at least 1: the root */
 struct oci_node oci_tree_node(const struct oci_tree *t, size_t index);
 
 /* One line a node, the canonical text form that tests and `image tree` use (docs/formats/tree.md). */

@@ -96,9 +96,9 @@ static int read_candidate(struct candidate *out, const struct json *entry, struc
         c.platform.os = os;
         c.platform.architecture = architecture;
     }
-    c.is_attestation = reference || (artifact && *artifact) ||
-                       (c.has_platform && strcmp(os, "unknown") == 0 &&
-                        strcmp(architecture, "unknown") == 0);
+    c.is_attestation =
+        reference || (artifact && *artifact) ||
+        (c.has_platform && strcmp(os, "unknown") == 0 && strcmp(architecture, "unknown") == 0);
     *out = c;
     return 0;
 }

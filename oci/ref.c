@@ -279,7 +279,6 @@ char *oci_ref_print(const struct oci_ref *r)
 
     if (r->has_digest)
         digest_print(&r->digest, digest);
-    return mem_printf("%s%s%s%s%s%s%s", layout ? "oci:" : r->host, layout ? "" : "/",
-                      r->repository, r->tag ? ":" : "", r->tag ? r->tag : "",
-                      r->has_digest ? "@" : "", digest);
+    return mem_printf("%s%s%s%s%s%s%s", layout ? "oci:" : r->host, layout ? "" : "/", r->repository,
+                      r->tag ? ":" : "", r->tag ? r->tag : "", r->has_digest ? "@" : "", digest);
 }

@@ -40,7 +40,8 @@ struct oci_tree {
     struct text_block *text;
 };
 
-enum { ROOT = 0, NONE = UINT32_MAX, FIRST_BUCKETS = 1024 };
+enum { ROOT = 0, FIRST_BUCKETS = 1024 };
+#define NONE UINT32_MAX
 
 struct name {
     const char *text; /* in an entry's path, or in the tree's own text */
@@ -52,6 +53,7 @@ struct name {
     uint32_t next; /* sibling */
     uint32_t previous;
     uint32_t chain; /* next in the hash bucket */
+    uint32_t hash;
     uint32_t inode;
     uint32_t placed; /* when: numbers rise with each entry of each layer; 0 for implied ones */
     uint32_t number; /* in the finished tree */
@@ -130,12 +132,12 @@ static int keep_text(struct oci_tree *t, const char **out, const char *text, siz
 
 /* ---- The hash table ---- */
 
-static uint64_t rotate(uint64_t value, unsigned bits)
+static inline uint64_t rotate(uint64_t value, unsigned bits)
 {
     return value << bits | value >> (64 - bits);
 }
 
-static void sip_round(uint64_t v[4])
+static inline void sip_round(uint64_t v[4])
 {
     v[0] += v[1];
     v[1] = rotate(v[1], 13) ^ v[0];
@@ -150,7 +152,7 @@ static void sip_round(uint64_t v[4])
 }
 
 /* SipHash-1-3 (Aumasson, Bernstein) of the directory's number and the name. */
-static size_t bucket_of(const struct merge *m, uint32_t parent, const char *text, size_t len)
+static uint32_t hash_of(const struct merge *m, uint32_t parent, const char *text, size_t len)
 {
     uint64_t v[4] = {m->key[0] ^ 0x736f6d6570736575, m->key[1] ^ 0x646f72616e646f6d,
                      m->key[0] ^ 0x6c7967656e657261, m->key[1] ^ 0x7465646279746573};
@@ -169,15 +171,17 @@ static size_t bucket_of(const struct merge *m, uint32_t parent, const char *text
     v[2] ^= 0xff;
     for (int i = 0; i < 3; i++)
         sip_round(v);
-    return (size_t)(v[0] ^ v[1] ^ v[2] ^ v[3]) & (m->bucket_count - 1);
+    return (uint32_t)(v[0] ^ v[1] ^ v[2] ^ v[3]);
 }
 
 static uint32_t find_child(const struct merge *m, uint32_t parent, const char *text, size_t len)
 {
-    uint32_t at = m->buckets[bucket_of(m, parent, text, len)];
+    uint32_t hash = hash_of(m, parent, text, len);
+    uint32_t at = m->buckets[hash & (m->bucket_count - 1)];
     while (at != NONE) {
         const struct name *n = &m->names[at];
-        if (n->parent == parent && n->len == len && memcmp(n->text, text, len) == 0)
+        if (n->hash == hash && n->parent == parent && n->len == len &&
+            memcmp(n->text, text, len) == 0)
             break;
         at = n->chain;
     }
@@ -187,7 +191,7 @@ static uint32_t find_child(const struct merge *m, uint32_t parent, const char *t
 static void hash_name(struct merge *m, uint32_t name)
 {
     struct name *n = &m->names[name];
-    uint32_t *bucket = &m->buckets[bucket_of(m, n->parent, n->text, n->len)];
+    uint32_t *bucket = &m->buckets[n->hash & (m->bucket_count - 1)];
     n->chain = *bucket;
     *bucket = name;
 }
@@ -195,7 +199,7 @@ static void hash_name(struct merge *m, uint32_t name)
 static void unhash_name(struct merge *m, uint32_t name)
 {
     struct name *n = &m->names[name];
-    uint32_t *at = &m->buckets[bucket_of(m, n->parent, n->text, n->len)];
+    uint32_t *at = &m->buckets[n->hash & (m->bucket_count - 1)];
     while (*at != name)
         at = &m->names[*at].chain;
     *at = n->chain;
@@ -241,9 +245,10 @@ static int add_inode(struct merge *m, uint32_t *out, const struct oci_entry *ent
 }
 
 /* Adds a name that its directory does not have yet. `text` must live as long as the tree. */
-static int add_name(struct merge *m, uint32_t *out, uint32_t parent, const char *text, size_t len,
+static int add_name(struct merge *m, uint32_t *out, uint32_t parent, const char *text,
                     uint32_t inode, struct err *e)
 {
+    size_t len = strlen(text);
     if (m->name_count >= NONE - 1)
         return err_set(e, ERR_LIMIT, "more than %u names", NONE - 1);
     size_t path_len = m->names[parent].path_len + (parent == ROOT ? 0 : 1) + len;
@@ -265,6 +270,7 @@ static int add_name(struct merge *m, uint32_t *out, uint32_t parent, const char 
                                    .last_child = NONE,
                                    .next = NONE,
                                    .previous = p->last_child,
+                                   .hash = hash_of(m, parent, text, len),
                                    .inode = inode};
     if (p->last_child == NONE)
         p->first_child = name;
@@ -351,7 +357,7 @@ static int make_directory(struct merge *m, uint32_t *at, const char *text, size_
     int rc = keep_text(m->tree, &kept, text, len, e);
     if (rc == 0)
         rc = add_inode(m, &inode, &m->tree->implied, e);
-    return rc < 0 ? rc : add_name(m, at, *at, kept, len, inode, e);
+    return rc < 0 ? rc : add_name(m, at, *at, kept, inode, e);
 }
 
 /* Takes one component; w->at becomes NONE when the way ends. */
@@ -446,7 +452,7 @@ static int bind_name(struct merge *m, uint32_t parent, const char *text, uint32_
     size_t len = strlen(text);
     uint32_t name = find_child(m, parent, text, len);
     if (name == NONE) {
-        int rc = add_name(m, &name, parent, text, len, inode, e);
+        int rc = add_name(m, &name, parent, text, inode, e);
         if (rc < 0)
             return rc;
     } else {

@@ -21,7 +21,7 @@
 
 enum {
     TOKEN_TIMEOUT_MS = 60000,
-    DEFAULT_LIFE_SECONDS = 60, /* token specification: expires_in, when it is absent */
+    MIN_LIFE_SECONDS = 60, /* token specification: the default, and the least there should be */
     MAX_LIFE_SECONDS = 24 * 3600,
     TOKEN_MAX_LEN = 64 << 10,
     MAX_REFUSALS = 5, /* of one exchange; threads may use a short-lived token up under us */
@@ -36,7 +36,7 @@ struct entry {
     bool proven;
     bool has_login; /* the header came from a login, not from anonymity */
     unsigned generation;
-    unsigned uses; /* requests sent with this generation */
+    unsigned uses;              /* requests sent with this generation */
     int64_t expires_ms;         /* INT64_MAX: never */
     struct challenge challenge; /* of the last renewal */
     struct entry *next;
@@ -154,12 +154,16 @@ static int read_token(struct grant *out, const struct buf *reply, struct err *e)
     if (json_parse(&doc, reply->data, reply->len, "token", e) < 0 ||
         json_get_string_opt(doc, "token", &token, e) < 0 ||
         json_get_string_opt(doc, "access_token", &other, e) < 0 ||
-        json_get_u64_opt(doc, "expires_in", DEFAULT_LIFE_SECONDS, &life, e) < 0)
-        return err_set(e, ERR_CORRUPT, "the reply of the token server does not parse");
+        json_get_u64_opt(doc, "expires_in", MIN_LIFE_SECONDS, &life, e) < 0)
+        return e->class == ERR_NOMEM
+                   ? -ERR_NOMEM
+                   : err_set(e, ERR_CORRUPT, "the reply of the token server does not parse");
     if (!token || !*token)
         token = other;
     if (!token || !token_is_legal(token))
         return err_set(e, ERR_CORRUPT, "the reply of the token server holds no token");
+    if (life < MIN_LIFE_SECONDS)
+        life = MIN_LIFE_SECONDS;
     if (life > MAX_LIFE_SECONDS)
         life = MAX_LIFE_SECONDS;
     /* From now on, by our clock: issued_at is by theirs. */
@@ -230,9 +234,9 @@ static int get_token(struct grant *out, struct auth *a, const struct challenge *
 
     if (build_query(&query, c, entry, post ? login->secret : NULL, e) < 0)
         return -(int)e->class;
-    AUTO_FREE char *url = post ? mem_strdup(c->realm)
-                               : mem_printf("%s%c%s", c->realm, strchr(c->realm, '?') ? '&' : '?',
-                                            query);
+    AUTO_FREE char *url =
+        post ? mem_strdup(c->realm)
+             : mem_printf("%s%c%s", c->realm, strchr(c->realm, '?') ? '&' : '?', query);
     if (login && !post)
         basic = credential_basic(login);
     struct http_request request = {
@@ -408,8 +412,9 @@ static int refused(struct auth *a, struct entry *entry, const char *header, stru
         return -(int)e->class;
     if (!c.bearer && !c.basic) {
         challenge_fini(&c);
-        return err_set(e, ERR_UNSUPPORTED, "the registry asks for a kind of login other than "
-                                           "Basic and Bearer");
+        return err_set(e, ERR_UNSUPPORTED,
+                       "the registry asks for a kind of login other than "
+                       "Basic and Bearer");
     }
     challenge_fini(&entry->challenge);
     entry->challenge = c;

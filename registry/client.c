@@ -133,8 +133,8 @@ static char *build_url(const struct registry *r, const struct oci_ref *ref, cons
 {
     bool plain = http_plain_allowed(ref->host, r->options.plain_http_hosts);
 
-    return mem_printf("%s://%s/v2/%s/%s", plain ? "http" : "https", api_host(ref),
-                      ref->repository, path);
+    return mem_printf("%s://%s/v2/%s/%s", plain ? "http" : "https", api_host(ref), ref->repository,
+                      path);
 }
 
 /*
@@ -209,8 +209,8 @@ static int authorize(struct registry *r, const struct oci_ref *ref,
 
     if (gate_enter(r->gates, ref->host, &pass, e) < 0)
         return -(int)e->class;
-    int rc = answer ? auth_refused(r->auth, ref, answer, use, e)
-                    : auth_current(r->auth, ref, use, e);
+    int rc =
+        answer ? auth_refused(r->auth, ref, answer, use, e) : auth_current(r->auth, ref, use, e);
     *limited = rc < 0 && e->class == ERR_LIMIT;
     gate_leave(r->gates, &pass, *limited ? GATE_LIMITED : GATE_UNKNOWN, e->retry_after_ms);
     if (!*limited)

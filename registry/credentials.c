@@ -136,7 +136,8 @@ static size_t key_cover(const char *key, const char *host, const char *repositor
     size_t space_len = strlen(space);
     while (space_len > 0 && space[space_len - 1] == '/')
         space_len--;
-    if (space_len == 0 || (space_len == 2 && space[0] == 'v' && (space[1] == '1' || space[1] == '2')))
+    if (space_len == 0 ||
+        (space_len == 2 && space[0] == 'v' && (space[1] == '1' || space[1] == '2')))
         return 1;
     if (strncmp(space, repository, space_len) == 0 &&
         (repository[space_len] == '/' || repository[space_len] == '\0'))
@@ -189,8 +190,8 @@ static int read_helper_reply(struct credential *out, bool *found, const struct b
     const char *user = NULL;
     const char *secret = NULL;
 
-    if (json_parse(&doc, reply->data, reply->len, "reply", e) < 0)
-        return err_set(e, ERR_CORRUPT, "its reply is no JSON"); /* never quote it */
+    if (json_parse(&doc, reply->data, reply->len, "reply", e) < 0) /* never quote it */
+        return e->class == ERR_NOMEM ? -ERR_NOMEM : err_set(e, ERR_CORRUPT, "its reply is no JSON");
     if (json_get_string(doc, "Username", &user, e) < 0 ||
         json_get_string(doc, "Secret", &secret, e) < 0)
         return -(int)e->class;
@@ -368,8 +369,9 @@ int credential_find(struct credential *out, bool *found, const struct credential
         return 0;
     }
     /* A parser's message may quote what it stumbled over, so it is not passed on. */
-    if (json_parse(&config, text.data, text.len, path, e) < 0 ||
-        json_kind(config) != JSON_KIND_OBJECT)
+    if (json_parse(&config, text.data, text.len, path, e) < 0)
+        return e->class == ERR_NOMEM ? -ERR_NOMEM : err_set(e, ERR_INPUT, "%s: not JSON", path);
+    if (json_kind(config) != JSON_KIND_OBJECT)
         return err_set(e, ERR_INPUT, "%s: not a JSON object", path);
     if (find_in_config(out, found, options, config, host, repository, e) < 0) {
         if (e->class == ERR_CORRUPT)

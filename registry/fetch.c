@@ -191,9 +191,9 @@ struct download {
     int fd;
     struct hasher *hasher; /* of the first `have` bytes of the file */
     uint64_t have;
-    uint64_t fresh;        /* bytes that came over the line, in all tries */
-    bool started;          /* the answer at hand has been judged */
-    unsigned bad_ranges;   /* answers that were not the range asked for */
+    uint64_t fresh;      /* bytes that came over the line, in all tries */
+    bool started;        /* the answer at hand has been judged */
+    unsigned bad_ranges; /* answers that were not the range asked for */
     registry_progress *progress;
     void *progress_ctx;
 };
@@ -313,7 +313,8 @@ static int check_digest(struct download *d, struct err *e)
     hasher_finish(d->hasher, &got);
     if (digest_equal(&got, &d->blob->digest))
         return 0;
-    return err_set(e, ERR_DIGEST, "the bytes received have the digest %s", digest_print(&got, text));
+    return err_set(e, ERR_DIGEST, "the bytes received have the digest %s",
+                   digest_print(&got, text));
 }
 
 /* Requests until the file is whole, then checks it. */

@@ -160,8 +160,7 @@ static void close_gate(struct gates *g, const struct gate_pass *pass, int64_t re
         gate->closed = true;
         gate->generation++;
         gate->strikes++;
-        gate->open_ms =
-            now + (retry_after_ms >= 0 ? retry_after_ms : back_off(g, gate->strikes));
+        gate->open_ms = now + (retry_after_ms >= 0 ? retry_after_ms : back_off(g, gate->strikes));
     } else if (gate->closed && retry_after_ms >= 0 && now + retry_after_ms > gate->open_ms) {
         gate->open_ms = now + retry_after_ms;
     }

@@ -9,8 +9,8 @@
  */
 #include "registry/internal.h"
 
-#include <curl/curl.h>
 #include <ctype.h>
+#include <curl/curl.h>
 #include <errno.h>
 #include <pthread.h>
 #include <strings.h>
@@ -35,8 +35,8 @@ struct worker {
 
 struct http {
     struct http_options options;
-    const char *ca_file;   /* from the environment; NULL: libcurl's own choice */
-    pthread_mutex_t lock;  /* guards idle; never held across I/O */
+    const char *ca_file;  /* from the environment; NULL: libcurl's own choice */
+    pthread_mutex_t lock; /* guards idle; never held across I/O */
     struct worker *idle;
 };
 
@@ -60,6 +60,14 @@ static void init_curl(void)
     (void)curl_global_init(CURL_GLOBAL_DEFAULT);
 }
 
+/* The value of a variable; NULL when it is unset or empty. */
+static const char *set_in_environment(const char *name)
+{
+    const char *value = getenv(name);
+
+    return value && *value ? value : NULL;
+}
+
 int http_new(struct http **out, const struct http_options *options, struct err *e)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -73,9 +81,9 @@ int http_new(struct http **out, const struct http_options *options, struct err *
         h->options.connect_timeout_ms = DEFAULT_CONNECT_MS;
     if (h->options.stall_timeout_ms <= 0)
         h->options.stall_timeout_ms = DEFAULT_STALL_MS;
-    h->ca_file = getenv("SSL_CERT_FILE");
+    h->ca_file = set_in_environment("SSL_CERT_FILE");
     if (!h->ca_file)
-        h->ca_file = getenv("CURL_CA_BUNDLE");
+        h->ca_file = set_in_environment("CURL_CA_BUNDLE");
     (void)pthread_mutex_init(&h->lock, NULL);
     *out = h;
     return 0;
@@ -139,16 +147,19 @@ static void worker_return(struct http *h, struct worker *w)
 
 /* ---- URLs ------------------------------------------------------------------------------------ */
 
-/* curl's strings are freed by curl's function; ours by free(). */
-static char *url_part(CURLU *url, CURLUPart part, unsigned flags)
+/* A part of a URL that is there; *out stays as it is when it is not. */
+static int url_part(char **out, CURLU *url, CURLUPart part, unsigned flags, struct err *e)
 {
     char *text = NULL;
+    CURLUcode code = curl_url_get(url, part, &text, flags);
 
-    if (curl_url_get(url, part, &text, flags) != CURLUE_OK)
-        return NULL;
-    char *copy = mem_strdup(text);
+    if (code == CURLUE_OUT_OF_MEMORY)
+        return err_nomem(e, "URL");
+    if (code != CURLUE_OK)
+        return 0;
+    *out = mem_strdup(text); /* libcurl's own strings are not for free() */
     curl_free(text);
-    return copy;
+    return *out ? 0 : err_nomem(e, "URL");
 }
 
 /* What decides whether credentials may be sent and plain HTTP spoken. */
@@ -166,6 +177,19 @@ static void origin_fini(struct origin *o)
     *o = (struct origin){0};
 }
 
+static int read_origin(struct origin *o, CURLU *url, const char *text, struct err *e)
+{
+    if (curl_url_set(url, CURLUPART_URL, text, 0) == CURLUE_OK &&
+        (url_part(&o->scheme, url, CURLUPART_SCHEME, 0, e) < 0 ||
+         url_part(&o->host, url, CURLUPART_HOST, 0, e) < 0 ||
+         url_part(&o->port, url, CURLUPART_PORT, CURLU_DEFAULT_PORT, e) < 0))
+        return -(int)e->class;
+    if (o->scheme && o->host && o->port &&
+        (strcmp(o->scheme, "http") == 0 || strcmp(o->scheme, "https") == 0))
+        return 0;
+    return err_set(e, ERR_INPUT, "not an http or https URL");
+}
+
 static int origin_of(struct origin *out, const char *text, struct err *e)
 {
     CURLU *url = curl_url();
@@ -173,16 +197,11 @@ static int origin_of(struct origin *out, const char *text, struct err *e)
 
     if (!url)
         return err_nomem(e, "URL");
-    if (curl_url_set(url, CURLUPART_URL, text, 0) == CURLUE_OK) {
-        o.scheme = url_part(url, CURLUPART_SCHEME, 0);
-        o.host = url_part(url, CURLUPART_HOST, 0);
-        o.port = url_part(url, CURLUPART_PORT, CURLU_DEFAULT_PORT);
-    }
+    int rc = read_origin(&o, url, text, e);
     curl_url_cleanup(url);
-    if (!o.scheme || !o.host || !o.port ||
-        (strcmp(o.scheme, "http") != 0 && strcmp(o.scheme, "https") != 0)) {
+    if (rc < 0) {
         origin_fini(&o);
-        return err_set(e, ERR_INPUT, "not an http or https URL");
+        return rc;
     }
     *out = o;
     return 0;
@@ -212,15 +231,18 @@ static int resolve_location(char **out, const char *base, const char *location, 
 {
     CURLU *url = curl_url();
     char *text = NULL;
+    int rc = 0;
 
     if (!url)
         return err_nomem(e, "URL");
     if (curl_url_set(url, CURLUPART_URL, base, 0) == CURLUE_OK &&
         curl_url_set(url, CURLUPART_URL, location, 0) == CURLUE_OK)
-        text = url_part(url, CURLUPART_URL, 0);
+        rc = url_part(&text, url, CURLUPART_URL, 0, e);
     curl_url_cleanup(url);
+    if (rc < 0)
+        return rc;
     if (!text)
-        return err_set(e, ERR_CORRUPT, "the redirect leads to no URL");
+        return err_set(e, ERR_UNSUPPORTED, "a redirect to something else than http or https");
     *out = text;
     return 0;
 }
@@ -229,16 +251,18 @@ char *http_printable_url(const char *text)
 {
     CURLU *url = curl_url();
     char *printable = NULL;
+    struct err ignored = ERR_INIT;
+    int rc = 0;
 
     if (url && curl_url_set(url, CURLUPART_URL, text, 0) == CURLUE_OK) {
         (void)curl_url_set(url, CURLUPART_USER, NULL, 0);
         (void)curl_url_set(url, CURLUPART_PASSWORD, NULL, 0);
         (void)curl_url_set(url, CURLUPART_QUERY, NULL, 0);
         (void)curl_url_set(url, CURLUPART_FRAGMENT, NULL, 0);
-        printable = url_part(url, CURLUPART_URL, 0);
+        rc = url_part(&printable, url, CURLUPART_URL, 0, &ignored);
     }
     curl_url_cleanup(url);
-    return printable ? printable : mem_strdup("(malformed URL)");
+    return printable || rc < 0 ? printable : mem_strdup("(malformed URL)");
 }
 
 char *http_escape(const char *text)
@@ -275,7 +299,8 @@ static size_t on_header(char *data, size_t size, size_t count, void *ctx)
         return 0;
     }
     const char *method = t->request->method;
-    t->following = is_redirect(t->response.status) && t->response.location &&
+    t->following = !t->request->no_redirects && is_redirect(t->response.status) &&
+                   t->response.location &&
                    (strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0);
     return len;
 }
@@ -440,9 +465,14 @@ static int build_headers(struct curl_slist **out, const struct http_request *req
 {
     struct curl_slist *list = NULL;
     bool fine = add_line(&list, "Expect:");
+    bool typed = false;
 
-    for (size_t i = 0; fine && request->headers && request->headers[i]; i++)
+    for (size_t i = 0; fine && request->headers && request->headers[i]; i++) {
+        typed = typed || strncasecmp(request->headers[i], "Content-Type:", 13) == 0;
         fine = add_line(&list, request->headers[i]);
+    }
+    /* libcurl would call any body a form, and servers then read it as one. */
+    fine = fine && (typed || add_line(&list, "Content-Type:"));
     if (fine && authorization) {
         AUTO_FREE char *line = mem_printf("Authorization: %s", authorization);
         fine = line && add_line(&list, line);
@@ -469,16 +499,17 @@ static bool set_method(CURL *easy, const struct http_request *request)
 
     if (strcmp(method, "HEAD") == 0)
         return curl_easy_setopt(easy, CURLOPT_NOBODY, 1L) == CURLE_OK;
-    if (body && (curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE,
-                                  (curl_off_t)(request->body ? request->body_len : 0)) != CURLE_OK ||
-                 curl_easy_setopt(easy, CURLOPT_POSTFIELDS, request->body ? request->body : "") !=
-                     CURLE_OK))
+    if (body &&
+        (curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE,
+                          (curl_off_t)(request->body ? request->body_len : 0)) != CURLE_OK ||
+         curl_easy_setopt(easy, CURLOPT_POSTFIELDS, request->body ? request->body : "") !=
+             CURLE_OK))
         return false;
     return curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, method) == CURLE_OK;
 }
 
-static bool set_options(const struct http *h, struct worker *w, struct transfer *t,
-                        const char *url, const struct origin *o, struct curl_slist *headers)
+static bool set_options(const struct http *h, struct worker *w, struct transfer *t, const char *url,
+                        const struct origin *o, struct curl_slist *headers)
 {
     CURL *easy = w->easy;
     bool fine = true;
@@ -491,7 +522,6 @@ static bool set_options(const struct http *h, struct worker *w, struct transfer 
     SET(CURLOPT_HTTP_CONTENT_DECODING, 0L); /* digests are over the bytes as sent */
     SET(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
     SET(CURLOPT_CONNECTTIMEOUT_MS, (long)h->options.connect_timeout_ms);
-    SET(CURLOPT_BUFFERSIZE, (long)BUFFER_BYTES);
     SET(CURLOPT_USERAGENT, "tb2-bake");
     SET(CURLOPT_HTTPHEADER, headers);
     SET(CURLOPT_HEADERFUNCTION, on_header);
@@ -503,6 +533,8 @@ static bool set_options(const struct http *h, struct worker *w, struct transfer 
     if (http_host_is_loopback(o->host))
         SET(CURLOPT_PROXY, ""); /* a proxy's loopback is another one */
 #undef SET
+    /* For speed only: libcurl 7.88 refuses it on a handle whose last try found no host name. */
+    (void)curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, (long)BUFFER_BYTES);
     return fine && set_method(easy, t->request);
 }
 
@@ -557,20 +589,44 @@ static void hop_fini(struct hop *hop)
     origin_fini(&hop->origin);
 }
 
+int http_redirect(char **out, bool *same_origin, const char *base, const char *location,
+                  struct err *e)
+{
+    AUTO_FREE char *url = NULL;
+    struct origin from = {0};
+    struct origin to = {0};
+    int rc = 0;
+
+    if (resolve_location(&url, base, location, e) < 0 || origin_of(&from, base, e) < 0)
+        return -(int)e->class;
+    if (origin_of(&to, url, e) < 0) {
+        origin_fini(&from);
+        return e->class == ERR_NOMEM
+                   ? -ERR_NOMEM
+                   : err_set(e, ERR_UNSUPPORTED, "a redirect to something else than http or https");
+    }
+    bool same = origin_equal(&from, &to);
+    if (strcmp(from.scheme, "https") == 0 && strcmp(to.scheme, "http") == 0)
+        rc = err_set(e, ERR_UNSUPPORTED, "a redirect from https to plain http, at %s, is refused",
+                     to.host);
+    origin_fini(&from);
+    origin_fini(&to);
+    if (rc < 0)
+        return rc;
+    *same_origin = same;
+    *out = MOVE(url);
+    return 0;
+}
+
 static int hop_follow(struct hop *hop, const char *location, struct err *e)
 {
     AUTO_FREE char *url = NULL;
-    struct origin next = {0};
+    struct origin next;
+    bool same = false;
 
-    if (resolve_location(&url, hop->url, location, e) < 0 || origin_of(&next, url, e) < 0)
+    if (http_redirect(&url, &same, hop->url, location, e) < 0 || origin_of(&next, url, e) < 0)
         return -(int)e->class;
-    if (strcmp(hop->origin.scheme, "https") == 0 && strcmp(next.scheme, "http") == 0) {
-        err_set(e, ERR_UNSUPPORTED, "a redirect from https to plain http, at %s, is refused",
-                next.host);
-        origin_fini(&next);
-        return -(int)e->class;
-    }
-    if (!origin_equal(&hop->origin, &next))
+    if (!same)
         hop->authorization = NULL;
     hop_fini(hop);
     hop->url = MOVE(url);

@@ -29,9 +29,9 @@
 struct http;
 
 struct http_options {
-    int64_t connect_timeout_ms; /* 0: 10,000 */
-    int64_t stall_timeout_ms;   /* no byte either way for this long: ERR_NET; 0: 30,000 */
-    bool plain_http_anywhere;   /* http:// is fine for every host */
+    int64_t connect_timeout_ms;          /* 0: 10,000 */
+    int64_t stall_timeout_ms;            /* no byte either way for this long: ERR_NET; 0: 30,000 */
+    bool plain_http_anywhere;            /* http:// is fine for every host */
     const char *const *plain_http_hosts; /* else for these, and loopback; NULL-terminated or NULL;
                                             borrowed until http_free */
     const struct cancel *cancel;         /* may be NULL */
@@ -44,14 +44,14 @@ DEFINE_AUTO(http, http_free)
 
 /* Header values are NULL when the far end did not send them. */
 struct http_response {
-    int status;          /* 200, 404, ... */
-    char *content_type;  /* without parameters, lower case */
+    int status;           /* 200, 404, ... */
+    char *content_type;   /* without parameters, lower case */
     char *content_digest; /* Docker-Content-Digest */
-    char *authenticate;  /* all WWW-Authenticate values, joined by ", " */
-    char *location;      /* as sent; only of an answer that was not followed */
+    char *authenticate;   /* all WWW-Authenticate values, joined by ", " */
+    char *location;       /* as sent; only of an answer that was not followed */
     bool has_length;
-    uint64_t length;     /* Content-Length */
-    bool has_range;      /* Content-Range: bytes first-last/total */
+    uint64_t length; /* Content-Length */
+    bool has_range;  /* Content-Range: bytes first-last/total */
     uint64_t range_first;
     bool has_range_total;
     uint64_t range_total;
@@ -67,20 +67,23 @@ typedef int http_sink(void *ctx, const struct http_response *r, const void *data
                       struct err *e);
 
 struct http_request {
-    const char *method;         /* "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE" */
+    const char *method; /* "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE" */
     const char *url;
     const char *const *headers; /* NULL-terminated "Name: value" lines; NULL: none */
-    const char *authorization;  /* value of Authorization; NULL: none. Never logged, never sent on
-                                   to another host or port. */
-    const void *body;           /* NULL: none (POST, PUT, PATCH then send an empty one) */
+    /* Value of Authorization; NULL: none. Never logged, never sent on to another host or port. */
+    const char *authorization;
+    const void *body; /* NULL: none (POST, PUT, PATCH then send an empty one) */
     size_t body_len;
-    struct buf *reply;          /* takes the body: a 2xx one beyond its ceiling is ERR_LIMIT, that
-                                   of any other status is cut there; NULL: dropped */
-    http_sink *sink;            /* takes 2xx bodies instead of `reply`; NULL: none */
+    /* Takes the body: a 2xx one beyond its ceiling is ERR_LIMIT, that of any other status is cut
+     * there; NULL: dropped. */
+    struct buf *reply;
+    http_sink *sink; /* takes 2xx bodies instead of `reply`; NULL: none */
     void *sink_ctx;
-    bool ranged;                /* asks for the bytes from range_first on */
+    bool ranged; /* asks for the bytes from range_first on */
     uint64_t range_first;
-    int64_t total_timeout_ms;   /* ERR_TIMEOUT after this long; 0: no such limit */
+    /* A redirect is an answer like any other: for secrets in `headers`, which would go along. */
+    bool no_redirects;
+    int64_t total_timeout_ms; /* ERR_TIMEOUT after this long; 0: no such limit */
 };
 
 /*
@@ -93,6 +96,13 @@ struct http_request {
  */
 int http_perform(struct http *h, const struct http_request *request, struct http_response *out,
                  struct err *e) MUST_USE;
+
+/*
+ * Where a redirect of `base` leads: *out is free()d by the caller, *same_origin says whether
+ * credentials may go along. ERR_UNSUPPORTED for https to http, and for other schemes.
+ */
+int http_redirect(char **out, bool *same_origin, const char *base, const char *location,
+                  struct err *e) MUST_USE;
 
 /* Sets the error that stands for a status beyond 2xx: 401, 403 ERR_DENIED; 404, 410 ERR_NOTFOUND;
  * 429 ERR_LIMIT; 408, 5xx ERR_NET; else ERR_UNSUPPORTED; e->retry_after_ms from the answer.
@@ -121,9 +131,9 @@ char *http_printable_url(const char *url) MUST_USE;
 /* ---- Re-tries (client.c) ------------------------------------------------------------------ */
 
 struct retry {
-    unsigned tries;             /* in all; the first counts */
+    unsigned tries; /* in all; the first counts */
     unsigned used;
-    int64_t first_wait_ms;      /* doubles each time, up to 30 s; 0: 500 */
+    int64_t first_wait_ms; /* doubles each time, up to 30 s; 0: 500 */
     const struct cancel *cancel;
 };
 

@@ -7,8 +7,8 @@ build=$1
 seconds=${2:-3}
 mib=${3:-256}
 dir=$(mktemp -d)
-trap 'exec 3>&-; kill $pids 2>/dev/null || :; rm -rf "$dir"' EXIT
 pids=
+trap 'exec 3>&-; kill $pids 2>/dev/null || :; wait; rm -rf "$dir"' EXIT
 
 # Half of it compresses, half does not.
 for i in $(seq $((mib / 2))); do
@@ -33,7 +33,7 @@ done
 measure() {
     fio --name=read --ioengine=nbd --uri="nbd+unix:///?socket=$dir/$1" --rw="$2" --bs="$3" \
         --iodepth="$4" --time_based --runtime="$seconds" --size="${mib}m" --output-format=terse |
-        cut -d';' -f7
+        tail -n 1 | cut -d';' -f7
 }
 
 for server in ours qemu-nbd nbdkit; do # warm all caches

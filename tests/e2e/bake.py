@@ -20,7 +20,7 @@ def first_and_second_run(bakery):
     second = bakery.bake().expect()
     check(set(second.outcomes().values()) == {"unchanged"}, second.outcomes())
     check(bakery.blob_gets() == gets, "the second run fetched blobs")
-    check(second.report["vm_starts"] == 0, "the second run started a machine")
+    check(not second.stages() & {"pull", "ingest", "boot", "prove"}, "the second run worked: %s" % second.stages())
     check(second.seconds < 5, "the second run took %.1f s" % second.seconds)
     check(second.base_disks() == first.base_disks(), "other disks")
     return first.tasks()
@@ -28,9 +28,9 @@ def first_and_second_run(bakery):
 
 def templates_answer(bakery, tasks):
     listed = json.loads(bakery.tb2("ls", "--json").expect().out)
-    check(sorted(row["alias"] for row in listed["templates"]) == sorted(t["alias"] for t in tasks.values()), listed)
+    check(sorted(row["alias"] for row in listed) == sorted(task["alias"] for task in tasks.values()), listed)
     for name, task in tasks.items():
-        shown = json.loads(bakery.tb2("show", task["alias"], "--json").expect().out)
+        shown = json.loads(bakery.tb2("show", "--json", task["alias"]).expect().out)
         check(shown["alias"] == task["alias"], shown)
     name, alias = "fix-links", tasks["fix-links"]["alias"]
     asked = bakery.tb2("run", alias, "--", "cat", "/etc/os-release", "/made-by").expect()

@@ -50,21 +50,23 @@ def check(good, what):
 
 
 class Run:
-    """A finished tb2-bake: status, output, and the report if there is one."""
+    """A finished tb2-bake: status, output, and for a bake its events."""
 
     def __init__(self, status, out, err, seconds):
         self.status, self.out, self.err, self.seconds = status, out, err, seconds
 
-    @property
-    def report(self):
-        """The last JSON document of stdout: the run's report."""
-        lines = [line for line in self.out.splitlines() if line.startswith("{")]
-        check(lines, "no JSON in the output:\n%s\n%s" % (self.out[-2000:], self.err[-2000:]))
-        return json.loads(lines[-1])
+    def events(self):
+        return [json.loads(line) for line in self.out.splitlines()]
 
     def tasks(self):
-        """{name: result} with outcome, stage, alias, base_disk, disk, error (class, message, hint)."""
-        return {task["task"]: task for task in self.report["tasks"]}
+        """{name: result} with outcome, stage, alias, base_disk, disk; error_class, error, hint."""
+        found = {event["task"]: event for event in self.events() if event["event"] == "task_finished"}
+        check(found, "no task in the output:\n%s\n%s" % (self.out[-2000:], self.err[-2000:]))
+        return found
+
+    def stages(self):
+        """Names of the stages that any task went through."""
+        return {event["stage"] for event in self.events() if event["event"] == "stage_started"}
 
     def outcomes(self):
         return {name: task["outcome"] for name, task in self.tasks().items()}
@@ -120,8 +122,8 @@ class Bakery:
         return path
 
     def arguments(self, command, store="store"):
-        """Command line with the global options in place; `command` is what follows them."""
-        return [self.program, "--store", self.path(store), "--cache", self.cache, *command]
+        """`command` is a command word and what follows it; the common options go in between."""
+        return [self.program, command[0], "--store", self.path(store), "--cache", self.cache, *command[1:]]
 
     def tb2(self, *command, store="store", timeout=300):
         begin = time.monotonic()
@@ -131,7 +133,7 @@ class Bakery:
 
     def bake_command(self, *options, recipe=RECIPE, tasks=None):
         which = ["--tasks", ",".join(tasks)] if tasks else ["--all"]
-        return ["--tasks-dir", os.path.join(self.set, "tasks"), *which, "--recipe", self.recipe(recipe),
+        return ["bake", "--tasks-dir", os.path.join(self.set, "tasks"), *which, "--recipe", self.recipe(recipe),
                 "--json", *options]
 
     def bake(self, *options, recipe=RECIPE, tasks=None, store="store", timeout=600):

@@ -10,19 +10,18 @@ mkdir -p "$2"
 home=$(cd "$2" && pwd)
 set_dir=$home/set
 recipe=$(cd "$here/../.." && pwd)/manifests/recipes/demo.yaml
-tb2_bake=("$tool" --store "$home/store" --cache "$home/cache")
+export TB2_BAKE_STORE=$home/store TB2_BAKE_CACHE=$home/cache
 
 # Shows a command as one would type it, and runs it.
 show()
 {
     printf '\n$ tb2-bake %s\n' "$*"
-    "${tb2_bake[@]}" "$@"
+    "$tool" "$@"
 }
 
 first_alias()
 {
-    "${tb2_bake[@]}" ls --json |
-        python3 -c 'import json, sys; print(json.load(sys.stdin)["templates"][0]["alias"])'
+    "$tool" ls --json | python3 -c 'import json, sys; print(json.load(sys.stdin)[0]["alias"])'
 }
 
 trap '"$here/registry.sh" stop "$set_dir"' EXIT
@@ -44,4 +43,4 @@ echo
 echo "Once more: nothing has changed, so there is nothing to do."
 show --tasks-dir "$set_dir/tasks" --all --recipe "$recipe"
 echo
-echo "Store: $home/store. Try: build/cli/tb2-bake --store $home/store run $alias -- sh -c 'ls -l /app'"
+echo "Look around: $tool run --store $home/store $alias -- ls -l /app"

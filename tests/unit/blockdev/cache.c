@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The chunk cache and the device over it, against a real store; cases 81, 83 and 85 of the catalogue
+/* The chunk cache and the device over it, against a real store: damaged chunks, a cache below the
  * of failures: damaged chunk, cache below one chunk, chunk shorter than promised. */
 #include "fixture.h"
 

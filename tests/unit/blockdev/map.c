@@ -9,8 +9,9 @@
 
 enum { B = BLOCK_SIZE };
 
-/* Blocks, one character each: '.' is a gap, a letter names a chunk. Each extent starts in its chunk at the block
- * number it has on the disk, modulo 100, so that neighbours of one letter join. */
+/* Blocks, one character each: '.' is a gap, a letter names a chunk. Each extent starts in its
+ * chunk at the block number it has on the disk, modulo 100, so that neighbours of one letter
+ * join. */
 static struct block_map *map_of(const char *picture)
 {
     struct err e = ERR_INIT;
@@ -138,7 +139,8 @@ static void test_codec(void **state)
     }
 }
 
-/* The bytes of docs/formats/block-map.md, and one change at a time that makes them another encoding or none. */
+/* The bytes of docs/formats/block-map.md, and one change at a time that makes them another
+ * encoding or none. */
 static void test_reject(void **state)
 {
     (void)state;

@@ -149,8 +149,8 @@ static size_t tmp_count(struct fixture *f)
     return st.st_nlink - 2;
 }
 
-/* Kills a child that has the store open and a temporary and a chunk in it; `torn` makes it look as if the machine
- * had died as well and had left the chunk damaged. */
+/* Kills a child that has the store open and a temporary and a chunk in it; `torn` makes it look
+ * as if the machine had died as well and had left the chunk damaged. */
 static struct digest die_in_store(struct fixture *f, bool torn)
 {
     struct err e = ERR_INIT;

@@ -135,7 +135,10 @@ static void test_select(void **state UNUSED)
 static void test_malformed(void **state UNUSED)
 {
     static const char *const indexes[] = {
-        "[]", "{\"manifests\":{}}", "{\"manifests\":[1]}", "{\"manifests\":[null]}",
+        "[]",
+        "{\"manifests\":{}}",
+        "{\"manifests\":[1]}",
+        "{\"manifests\":[null]}",
         "{\"manifests\":[{\"platform\":7}]}",
         INDEX("{\"platform\":{\"os\":\"linux\",\"architecture\":\"amd64\"}}"),
     };
@@ -182,10 +185,13 @@ static void test_malformed(void **state UNUSED)
 /* An algorithm we do not know is refused by name, sha512 is taken. */
 static void test_algorithms(void **state UNUSED)
 {
-    static const char md5[] = "{\"config\":{" DESCRIPTOR(CONFIG_TYPE, HEX_A) "},\"layers\":[{"
-                              "\"digest\":\"md5:d41d8cd98f00b204e9800998ecf8427e\",\"size\":1}]}";
-    static const char sha512[] = "{\"config\":{" DESCRIPTOR(CONFIG_TYPE, HEX_A) "},\"layers\":[{"
-                                 "\"digest\":\"sha512:" HEX_A HEX_B "\",\"size\":1}]}";
+    static const char md5[] = "{\"config\":{" DESCRIPTOR(
+        CONFIG_TYPE, HEX_A) "},\"layers\":[{"
+                            "\"digest\":\"md5:d41d8cd98f00b204e9800998ecf8427e\",\"size\":1}]}";
+    static const char sha512[] =
+        "{\"config\":{" DESCRIPTOR(CONFIG_TYPE, HEX_A) "},\"layers\":[{"
+                                                       "\"digest\":\"sha512:" HEX_A HEX_B
+                                                       "\",\"size\":1}]}";
     struct oci_manifest m;
     struct err e = ERR_INIT;
 
@@ -266,9 +272,9 @@ static void test_image_check(void **state UNUSED)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_classify),   cmocka_unit_test(test_select),
-        cmocka_unit_test(test_malformed),  cmocka_unit_test(test_algorithms),
-        cmocka_unit_test(test_config),     cmocka_unit_test(test_image_check),
+        cmocka_unit_test(test_classify),  cmocka_unit_test(test_select),
+        cmocka_unit_test(test_malformed), cmocka_unit_test(test_algorithms),
+        cmocka_unit_test(test_config),    cmocka_unit_test(test_image_check),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -73,19 +73,16 @@ static void test_resolve(void **state UNUSED)
         int rc;
         char hex;
     } cases[] = {
-        {":one", 0, 'a'},
-        {":two", 0, 'b'},
-        {":three", -ERR_NOTFOUND, 0},
-        {"", -ERR_INPUT, 0}, /* two to choose from */
-        {"@sha256:" HEX_B, 0, 'b'},
-        {"@sha256:" HEX_C, 0, 'c'}, /* not listed, but a blob */
-        {":dup", -ERR_INPUT, 0},
-        {":same", 0, 'a'},
+        {":one", 0, 'a'},           {":two", 0, 'b'},           {":three", -ERR_NOTFOUND, 0},
+        {"", -ERR_INPUT, 0},                                    /* two to choose from */
+        {"@sha256:" HEX_B, 0, 'b'}, {"@sha256:" HEX_C, 0, 'c'}, /* not listed, but a blob */
+        {":dup", -ERR_INPUT, 0},    {":same", 0, 'a'},
     };
 
-    put("index.json", "{\"manifests\":[" NAMED(HEX_A, "one") "," NAMED(HEX_B, "two") "," NAMED(
-                          HEX_A, "dup") "," NAMED(HEX_B, "dup") "," NAMED(HEX_A, "same") "," NAMED(
-                          HEX_A, "same") "]}");
+    put("index.json",
+        "{\"manifests\":[" NAMED(HEX_A, "one") "," NAMED(HEX_B, "two") "," NAMED(
+            HEX_A, "dup") "," NAMED(HEX_B, "dup") "," NAMED(HEX_A, "same") "," NAMED(HEX_A,
+                                                                                     "same") "]}");
     put("blobs/sha256/" HEX_C, "12345");
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct oci_descriptor d;
