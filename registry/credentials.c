@@ -220,8 +220,12 @@ static int run_helper(struct credential *out, bool *found, const char *name, con
     if (!program)
         return err_nomem(e, "login");
     const char *argv[] = {program, "get", NULL};
-    if (proc_run(argv, server, &reply, NULL, options->helper_timeout_ms, options->cancel, &status,
-                 e) < 0)
+    if (proc_run(argv,
+                 &(struct proc_io){.input = server,
+                                   .out = &reply,
+                                   .timeout_ms = options->helper_timeout_ms,
+                                   .cancel = options->cancel},
+                 &status, e) < 0)
         return -(int)e->class;
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
         return read_helper_reply(out, found, &reply, e);

@@ -49,7 +49,8 @@ static void run_tool(const char *const argv[])
     int status = -1;
     struct buf said;
     buf_init(&said, 1 << 20);
-    check(proc_run(argv, NULL, NULL, &said, 60000, NULL, &status, &e), &e);
+    check(proc_run(argv, &(struct proc_io){.err_out = &said, .timeout_ms = 60000}, &status, &e),
+          &e);
     if (status != 0)
         fail_msg("%s: %s", argv[0], buf_text(&said));
     buf_fini(&said);
@@ -61,7 +62,9 @@ static void serve_disk(struct machine *m, const char *disk)
     snprintf(m->nbd_socket, sizeof(m->nbd_socket), "%s/nbd.sock", m->dir);
     const char *const serve[] = {"qemu-nbd", "-f", "raw",         "-t", "-e",
                                  "4",        "-k", m->nbd_socket, disk, NULL};
-    check(proc_start(&m->nbd, serve, NULL, NULL, -1, -1, -1, &e), &e);
+    check(proc_start(&m->nbd, serve,
+                     &(struct proc_setup){.stdin_fd = -1, .stdout_fd = -1, .stderr_fd = -1}, &e),
+          &e);
     int64_t until = clock_ms() + 10000;
     while (access(m->nbd_socket, F_OK) < 0 && clock_ms() < until)
         clock_sleep_ms(5);

@@ -55,7 +55,12 @@ static void run(struct fixture *f, const char *const argv[])
     struct err e = ERR_INIT;
     struct proc p = {.pid = -1};
     int status = -1;
-    assert_int_equal(proc_start(&p, argv, f->path, NULL, -1, -1, -1, &e), 0);
+    assert_int_equal(
+        proc_start(
+            &p, argv,
+            &(struct proc_setup){.cwd = f->path, .stdin_fd = -1, .stdout_fd = -1, .stderr_fd = -1},
+            &e),
+        0);
     assert_int_equal(proc_wait(&p, 20000, NULL, &status, &e), 0);
     assert_int_equal(status, 0);
 }

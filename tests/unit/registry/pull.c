@@ -139,7 +139,10 @@ static bool serve(struct service *s)
 
     put(s, "config.yml", config);
     put(s, "htpasswd", htpasswd);
-    return proc_start(&s->proc, argv, NULL, NULL, -1, -1, -1, &e) == 0 && wait_until_up(s);
+    return proc_start(&s->proc, argv,
+                      &(struct proc_setup){.stdin_fd = -1, .stdout_fd = -1, .stderr_fd = -1},
+                      &e) == 0 &&
+           wait_until_up(s);
 }
 
 static int setup(void **state)
