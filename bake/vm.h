@@ -49,11 +49,15 @@ struct vm_options {
     const struct cancel *cancel;
 };
 
+struct vm_accel_answer {
+    enum vm_accel accel; /* KVM or TCG */
+    char reason[256];    /* one line for people */
+};
+
 /* Whether KVM really runs this kernel here (a /dev/kvm that opens is no proof): boots a probe guest
- * once and remembers the answer in `cache_dir` for this boot of the host. `reason` gets a line for people. */
-int vm_accel_probe(enum vm_accel *out, char *reason, size_t reason_len,
-                   const struct guest_kernel *k, const char *cache_dir, const struct cancel *c,
-                   struct err *e) MUST_USE;
+ * once and remembers the answer in `cache_dir` for this boot of the host. */
+int vm_accel_probe(struct vm_accel_answer *out, const struct guest_kernel *k, const char *cache_dir,
+                   const struct cancel *c, struct err *e) MUST_USE;
 
 /* "qemu 7.2.22": part of the template record and key; restoring under another is refused. */
 int vm_version(char **out, struct err *e) MUST_USE;

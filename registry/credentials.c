@@ -308,10 +308,11 @@ static int read_inline(struct credential *out, bool *found, const struct json *e
 
 static int find_in_config(struct credential *out, bool *found,
                           const struct credential_options *options, const struct json *config,
-                          const char *host, const char *repository, struct err *e)
+                          const struct best *wanted, struct err *e)
 {
-    struct best helper = {.host = host, .repository = repository};
-    struct best entry = helper;
+    struct best helper = *wanted;
+    struct best entry = *wanted;
+    const char *host = wanted->host;
     struct json *helpers = NULL;
     struct json *auths = NULL;
     const char *store = NULL;
@@ -377,7 +378,8 @@ int credential_find(struct credential *out, bool *found, const struct credential
         return e->class == ERR_NOMEM ? -ERR_NOMEM : err_set(e, ERR_INPUT, "%s: not JSON", path);
     if (json_kind(config) != JSON_KIND_OBJECT)
         return err_set(e, ERR_INPUT, "%s: not a JSON object", path);
-    if (find_in_config(out, found, options, config, host, repository, e) < 0) {
+    if (find_in_config(out, found, options, config,
+                       &(struct best){.host = host, .repository = repository}, e) < 0) {
         if (e->class == ERR_CORRUPT)
             e->class = ERR_INPUT;
         return err_in(e, "%s", path);

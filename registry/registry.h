@@ -56,8 +56,11 @@ int registry_head(struct registry *r, const struct oci_ref *ref, struct digest *
 int registry_manifest(struct registry *r, const struct oci_ref *ref, struct oci_descriptor *out,
                       struct buf *body, struct err *e) MUST_USE;
 
-/* Progress of a transfer: bytes that have arrived in addition; from the calling thread. */
-typedef void registry_progress(void *ctx, uint64_t bytes);
+/* Told about bytes of a transfer that have arrived in addition; from the calling thread. */
+struct registry_progress {
+    void (*arrived)(void *ctx, uint64_t bytes);
+    void *ctx;
+};
 
 /*
  * Downloads a blob to `fd` (open for reading and writing), continuing what it already holds (a
@@ -66,7 +69,7 @@ typedef void registry_progress(void *ctx, uint64_t bytes);
  * arrived. The caller syncs and renames.
  */
 int registry_blob(struct registry *r, const struct oci_ref *ref, const struct oci_descriptor *d,
-                  int fd, registry_progress *progress, void *ctx, struct err *e) MUST_USE;
+                  int fd, const struct registry_progress *progress, struct err *e) MUST_USE;
 
 /* ---- Template server (E2B API) ------------------------------------------------------------ */
 

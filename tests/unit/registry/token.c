@@ -330,7 +330,7 @@ static void test_other_host(void **state UNUSED)
     assert_int_equal(world_pull(&w, &e), -ERR_LIMIT);
     assert_int_equal(world_pull(&w, &e), -ERR_LIMIT); /* without a request */
     assert_int_equal(s.requests, 1);
-    assert_int_equal(registry_blob(w.client, &other.ref, &other.blob, other.fd, NULL, NULL, &e), 0);
+    assert_int_equal(registry_blob(w.client, &other.ref, &other.blob, other.fd, NULL, &e), 0);
     world_check_file(&other);
     world_stop(&other);
     world_stop(&w);
