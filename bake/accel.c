@@ -34,7 +34,7 @@ enum {
 
 struct answer {
     enum vm_accel accel;
-    char reason[256]; /* one line for people */
+    char reason[VM_REASON_MAX]; /* one line for people */
 };
 
 /* "accel-<boot id>-<kernel>": free with free(). */
@@ -51,7 +51,7 @@ static int answer_name(char **out, const struct guest_kernel *k, struct err *e)
 }
 
 /* The file holds "kvm" or "tcg", a space, the reason. False: no (usable) answer yet. */
-static bool read_answer(int dir, const char *name, enum vm_accel *out, char *reason, size_t len)
+static bool read_answer(int dir, const char *name, enum vm_accel *out, char reason[VM_REASON_MAX])
 {
     AUTO_BUF struct buf text;
     buf_init(&text, ANSWER_MAX);
@@ -62,7 +62,7 @@ static bool read_answer(int dir, const char *name, enum vm_accel *out, char *rea
     if (strncmp(at, "kvm ", 4) != 0 && strncmp(at, "tcg ", 4) != 0)
         return false;
     *out = at[0] == 'k' ? VM_ACCEL_KVM : VM_ACCEL_TCG;
-    snprintf(reason, len, "%.*s", (int)strcspn(at + 4, "\n"), at + 4);
+    snprintf(reason, VM_REASON_MAX, "%.*s", (int)strcspn(at + 4, "\n"), at + 4);
     return true;
 }
 
@@ -144,15 +144,15 @@ static int try_kvm(int dir, const char *cache_dir, const struct guest_kernel *k,
 }
 
 /* True if /dev/kvm can be opened; else the reason is filled in. */
-static bool has_device(char *reason, size_t len)
+static bool has_device(char reason[VM_REASON_MAX])
 {
     AUTO_FD int fd = openat(AT_FDCWD, "/dev/kvm", O_RDWR | O_CLOEXEC);
     if (fd >= 0)
         return true;
     if (errno == ENOENT)
-        snprintf(reason, len, "this host has no /dev/kvm");
+        snprintf(reason, VM_REASON_MAX, "this host has no /dev/kvm");
     else
-        snprintf(reason, len, "/dev/kvm cannot be opened: %s%s", strerror(errno),
+        snprintf(reason, VM_REASON_MAX, "/dev/kvm cannot be opened: %s%s", strerror(errno),
                  errno == EACCES ? " (is this user in the group kvm?)" : "");
     return false;
 }
@@ -173,11 +173,10 @@ static int probe(struct answer *out, int dir, const char *cache_dir, const struc
     return 0;
 }
 
-int vm_accel_probe(enum vm_accel *out, char *reason, size_t reason_len,
-                   const struct guest_kernel *k, const char *cache_dir, const struct cancel *c,
-                   struct err *e)
+int vm_accel_probe(enum vm_accel *out, char reason[VM_REASON_MAX], const struct guest_kernel *k,
+                   const char *cache_dir, const struct cancel *c, struct err *e)
 {
-    if (!has_device(reason, reason_len)) {
+    if (!has_device(reason)) {
         *out = VM_ACCEL_TCG;
         return 0;
     }
@@ -191,7 +190,7 @@ int vm_accel_probe(enum vm_accel *out, char *reason, size_t reason_len,
         rc = file_lock(&lock, dir, "accel.lock", true, true, e);
     if (rc < 0)
         return err_in(e, "accelerator");
-    if (read_answer(dir, name, out, reason, reason_len))
+    if (read_answer(dir, name, out, reason))
         return 0;
     struct answer answer;
     rc = probe(&answer, dir, cache_dir, k, c, e);
@@ -204,6 +203,6 @@ int vm_accel_probe(enum vm_accel *out, char *reason, size_t reason_len,
     if (rc < 0)
         return rc;
     *out = answer.accel;
-    snprintf(reason, reason_len, "%s", answer.reason);
+    snprintf(reason, VM_REASON_MAX, "%s", answer.reason);
     return 0;
 }

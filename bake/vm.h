@@ -39,21 +39,23 @@ struct vm_options {
     const struct guest_kernel *kernel;
     const char *
         run_dir; /* absolute, exists, short enough for unix sockets: sockets, console log, memory */
-    const char *nbd_socket; /* the disk */
-    const char *
-        memory_path; /* file of memory_mb MiB; created for a cold boot; for a restore it is mapped privately and never written */
+    const char *nbd_socket; /* the disk; absolute, or relative to run_dir; below 108 bytes */
+    /* File of memory_mb MiB: a cold boot makes it anew, a restore maps it privately and never
+     * writes it. */
+    const char *memory_path;
     uint32_t cpus;
     uint64_t memory_mb;
-    bool network;        /* user-mode network card */
+    bool network;        /* user-mode network card; reaches the host's loopback as 10.0.2.2 */
     enum vm_accel accel; /* AUTO is resolved by vm_accel_probe */
-    const struct cancel *cancel;
+    const struct cancel *cancel; /* outlives the machine */
 };
+
+enum { VM_REASON_MAX = 256 };
 
 /* Whether KVM really runs this kernel here (a /dev/kvm that opens is no proof): boots a probe guest
  * once and remembers the answer in `cache_dir` for this boot of the host. `reason` gets a line for people. */
-int vm_accel_probe(enum vm_accel *out, char *reason, size_t reason_len,
-                   const struct guest_kernel *k, const char *cache_dir, const struct cancel *c,
-                   struct err *e) MUST_USE;
+int vm_accel_probe(enum vm_accel *out, char reason[VM_REASON_MAX], const struct guest_kernel *k,
+                   const char *cache_dir, const struct cancel *c, struct err *e) MUST_USE;
 
 /* "qemu 7.2.22": part of the template record and key; restoring under another is refused. */
 int vm_version(char **out, struct err *e) MUST_USE;
