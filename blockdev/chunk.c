@@ -129,18 +129,21 @@ static int chunk_write(struct store *s, struct chunk_codec *c, const void *data,
 {
     const void *bytes;
     size_t bytes_len;
-    if (chunk_encode(c, data, len, &bytes, &bytes_len, e) < 0)
-        return -(int)e->class;
+    int rc = chunk_encode(c, data, len, &bytes, &bytes_len, e);
+    if (rc < 0)
+        return rc;
     AUTO_FILE_TMP struct file_tmp t = {.fd = -1};
-    if (file_tmp_open(&t, store_tmp_dir(s), e) < 0)
-        return -(int)e->class;
-    if (file_write_full(t.fd, bytes, bytes_len, e) < 0)
-        return -(int)e->class;
     char path[CHUNK_PATH_MAX];
-    if (file_tmp_commit(&t, store_dir(s), chunk_path(d, path), false, e) < 0)
-        return -(int)e->class;
-    store_count_chunk(s, bytes_len);
-    return 0;
+    rc = store_begin_chunks(s, e);
+    if (rc == 0)
+        rc = file_tmp_open(&t, store_tmp_dir(s), e);
+    if (rc == 0)
+        rc = file_write_full(t.fd, bytes, bytes_len, e);
+    if (rc == 0)
+        rc = file_tmp_commit(&t, store_dir(s), chunk_path(d, path), false, e);
+    if (rc == 0)
+        store_count_chunk(s, bytes_len);
+    return rc;
 }
 
 int store_put_chunk(struct store *s, const void *data, size_t len, struct digest *out,
@@ -156,11 +159,12 @@ int store_put_chunk(struct store *s, const void *data, size_t len, struct digest
         return 0;
     }
     struct chunk_codec *c;
-    if (store_take_codec(s, &c, e) < 0)
-        return -(int)e->class;
-    int result = chunk_write(s, c, data, len, &d, e);
+    int rc = store_take_codec(s, &c, e);
+    if (rc < 0)
+        return rc;
+    rc = chunk_write(s, c, data, len, &d, e);
     store_give_codec(s, c);
-    if (result < 0) {
+    if (rc < 0) {
         char text[DIGEST_TEXT_MAX];
         return err_in(e, "chunk %s", digest_print(&d, text));
     }
@@ -175,11 +179,12 @@ static int chunk_read(struct store *s, struct chunk_codec *c, const struct diges
     AUTO_FD int fd = -1;
     if (d->algorithm != DIGEST_SHA256)
         return err_set(e, ERR_NOTFOUND, "not in the store");
-    if (file_open(&fd, store_dir(s), chunk_path(d, path), O_RDONLY | O_NOFOLLOW, 0, e) < 0)
-        return e->class == ERR_NOTFOUND ? err_set(e, ERR_NOTFOUND, "not in the store")
-                                        : -(int)e->class;
-    if (chunk_decode_file(c, fd, data, len, e) < 0)
-        return -(int)e->class;
+    int rc = file_open(&fd, store_dir(s), chunk_path(d, path), O_RDONLY | O_NOFOLLOW, 0, e);
+    if (rc < 0)
+        return e->class == ERR_NOTFOUND ? err_set(e, ERR_NOTFOUND, "not in the store") : rc;
+    rc = chunk_decode_file(c, fd, data, len, e);
+    if (rc < 0)
+        return rc;
     struct digest got;
     digest_bytes(&got, data, *len);
     if (!digest_equal(&got, d)) {
@@ -192,12 +197,13 @@ static int chunk_read(struct store *s, struct chunk_codec *c, const struct diges
 int store_get_chunk(struct store *s, const struct digest *d, void *data, size_t *len, struct err *e)
 {
     struct chunk_codec *c;
-    if (store_take_codec(s, &c, e) < 0)
-        return -(int)e->class;
+    int rc = store_take_codec(s, &c, e);
+    if (rc < 0)
+        return rc;
     size_t got = 0;
-    int result = chunk_read(s, c, d, data, &got, e);
+    rc = chunk_read(s, c, d, data, &got, e);
     store_give_codec(s, c);
-    if (result < 0) {
+    if (rc < 0) {
         char text[DIGEST_TEXT_MAX];
         return err_in(e, "chunk %s", digest_print(d, text));
     }
@@ -247,13 +253,13 @@ int store_recheck_chunks(struct store *s, int64_t since, struct err *e)
         char path[sizeof("chunks/ab")];
         snprintf(path, sizeof(path), "chunks/%02x", prefix);
         AUTO_FD int dir = -1;
-        if (file_open(&dir, store_dir(s), path, O_RDONLY | O_DIRECTORY, 0, e) < 0) {
-            if (e->class == ERR_NOTFOUND)
-                continue;
-            return -(int)e->class;
-        }
-        if (recheck_directory(s, dir, since, data, e) < 0)
-            return -(int)e->class;
+        int rc = file_open(&dir, store_dir(s), path, O_RDONLY | O_DIRECTORY, 0, e);
+        if (rc < 0 && e->class == ERR_NOTFOUND)
+            continue;
+        if (rc == 0)
+            rc = recheck_directory(s, dir, since, data, e);
+        if (rc < 0)
+            return rc;
     }
     err_clear(e);
     return 0;

@@ -34,6 +34,10 @@ int chunk_decode_file(struct chunk_codec *c, int fd, void *data, size_t *len,
 int store_take_codec(struct store *s, struct chunk_codec **out, struct err *e) MUST_USE;
 void store_give_codec(struct store *s, struct chunk_codec *c);
 
+/* To be called before the first chunk is written: leaves, durably, what tells the next store_open
+ * which boot of the machine this process ran in. */
+int store_begin_chunks(struct store *s, struct err *e) MUST_USE;
+
 /* Makes every chunk that this process offered since the last call durable. */
 int store_sync_chunks(struct store *s, struct err *e) MUST_USE;
 

@@ -47,6 +47,7 @@ struct store {
     pthread_mutex_t mutex; /* guards idle and idle_count */
     struct chunk_codec *idle[IDLE_CODECS_MAX];
     size_t idle_count;
+    atomic_bool marked;   /* tmp/<name>/boot is there, durably */
     atomic_bool unsynced; /* chunks were offered since the last sync */
     atomic_uint_least64_t chunks_put, chunks_new, chunk_bytes_new;
 };
@@ -165,7 +166,7 @@ static int remove_if_dead(struct store *s, int tmp, const char *name, struct err
     if (rc < 0 && e->class != ERR_NOTFOUND)
         return rc;
     err_clear(e);
-    /* Without the file the process wrote no chunk, or is about to finish removing the directory. */
+    /* Without the file it wrote no chunk, or is just removing the directory. */
     bool same_boot = rc < 0 || (boot.len > 0 && boot.len == then.len &&
                                 memcmp(boot.data, then.data, boot.len) == 0);
     if (!same_boot) {
@@ -215,17 +216,25 @@ static int make_tmp(struct store *s, struct err *e)
     s->tmp_path = mem_printf("%s/%s", s->path, name);
     if (!s->tmp_path)
         return err_nomem(e, "store");
+    return 0;
+}
+
+/* Several threads may come here at once; they write the same. */
+int store_begin_chunks(struct store *s, struct err *e)
+{
+    if (atomic_load(&s->marked))
+        return 0;
     AUTO_BUF struct buf boot;
     buf_init(&boot, BOOT_ID_MAX);
     read_boot_id(&boot);
-    /* Durable (it syncs the directory, too): it must outlive the power cut that it tells of. */
-    rc = file_put(s->tmp_dir, s->tmp_dir, "boot", buf_text(&boot), boot.len, e);
-    if (rc < 0)
-        return rc;
+    int rc = file_put(s->tmp_dir, s->tmp_dir, "boot", buf_text(&boot), boot.len, e);
     AUTO_FD int tmp = -1;
-    rc = file_open(&tmp, s->dir, "tmp", O_RDONLY | O_DIRECTORY, 0, e);
+    if (rc == 0)
+        rc = file_open(&tmp, s->dir, "tmp", O_RDONLY | O_DIRECTORY, 0, e);
     if (rc == 0 && fsync(tmp) < 0)
         rc = err_sys(e, "syncing tmp");
+    if (rc == 0)
+        atomic_store(&s->marked, true);
     return rc;
 }
 

@@ -9,26 +9,15 @@
  */
 #include "manifests/internal.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
-#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 
-enum {
-    CPUS_MAX = 1024,
-    SIZE_MB_MAX = 16 * 1024 * 1024,
-    SECONDS_MAX = 30 * 24 * 3600,
-    TASKS_MAX = 100000
-};
+enum { CPUS_MAX = 1024, SIZE_MB_MAX = 16 * 1024 * 1024, SECONDS_MAX = 30 * 24 * 3600 };
 
 /* An amount that has two spellings: memory_mb = 2048, memory = "2G". */
 struct amount {
@@ -69,6 +58,13 @@ static const char *show(const struct toml *value, char shown[TEXT_SHOW_MAX])
     size_t len;
     const char *text = toml_string(value, &len);
     return text_show(text, len, shown);
+}
+
+/* A number of read_number, to the next whole one. */
+static uint64_t round_up(double number)
+{
+    uint64_t whole = (uint64_t)number;
+    return (double)whole < number ? whole + 1 : whole;
 }
 
 /* ---- Values -------------------------------------------------------------------------------- */
@@ -188,7 +184,7 @@ static int read_timeout(struct reader *r, const struct toml *value, struct err *
     int rc = read_number(r, "build_timeout_sec", value, SECONDS_MAX, &seconds, e);
     if (rc < 0)
         return rc;
-    r->task->build_timeout_ms = (uint64_t)ceil(seconds * 1000);
+    r->task->build_timeout_ms = round_up(seconds * 1000);
     if (r->task->build_timeout_ms == 0)
         return value_fail(r, value, ERR_INPUT, e, "build_timeout_sec must be more than 0");
     return 0;
@@ -349,7 +345,7 @@ static int read_key(struct reader *r, const char *name, const struct toml *value
 static int settle_amount(const struct reader *r, const struct amount *a, uint64_t floor_mb,
                          uint64_t *out, struct err *e)
 {
-    uint64_t mb = a->mb_value ? (uint64_t)ceil(a->mb) : a->text_value ? a->text_mb : 0;
+    uint64_t mb = a->mb_value ? round_up(a->mb) : a->text_value ? a->text_mb : 0;
     char shown[TEXT_SHOW_MAX];
     if (a->mb_value && a->text_value && mb != a->text_mb)
         return value_fail(r, a->text_value, ERR_INPUT, e,
@@ -364,7 +360,7 @@ static int settle(struct reader *r, struct err *e)
 {
     enum { MEMORY_FLOOR_MB = 2048, STORAGE_FLOOR_MB = 10240 };
     struct task *t = r->task;
-    t->cpus = r->cpus > 1 ? (uint32_t)ceil(r->cpus) : 1;
+    t->cpus = r->cpus > 1 ? (uint32_t)round_up(r->cpus) : 1;
     t->alias_cpus = r->cpus > 1 ? (uint64_t)r->cpus : 1;
     int rc = settle_amount(r, &r->memory, MEMORY_FLOOR_MB, &t->memory_mb, e);
     if (rc == 0)
@@ -430,127 +426,4 @@ void task_free(struct task *t)
     free(t->directory);
     free(t->image);
     free(t);
-}
-
-/* ---- Directories --------------------------------------------------------------------------- */
-
-/*
- * The directory's own name; free with free(). As given where the path ends in one (a link to a
- * directory is a task of the link's name), else resolved: ".", "a/..", "/".
- */
-static int directory_name(char **out, const char *directory, struct err *e)
-{
-    size_t len = strlen(directory);
-    while (len > 1 && directory[len - 1] == '/')
-        len--;
-    size_t start = len;
-    while (start > 0 && directory[start - 1] != '/')
-        start--;
-    AUTO_FREE char *name = mem_strndup(directory + start, len - start);
-    if (!name)
-        return err_nomem(e, "task name");
-    if (name[0] == '\0' || strcmp(name, ".") == 0 || strcmp(name, "..") == 0) {
-        AUTO_FREE char *real = realpath(directory, NULL);
-        if (!real && errno == ENOENT)
-            return err_set(e, ERR_NOTFOUND, "%s: no such directory", directory);
-        if (!real)
-            return err_sys(e, "task directory %s", directory);
-        free(MOVE(name));
-        name = mem_strdup(strrchr(real, '/') + 1);
-        if (!name)
-            return err_nomem(e, "task name");
-    }
-    *out = MOVE(name);
-    return 0;
-}
-
-int task_load(struct task **out, const char *directory, struct err *e)
-{
-    AUTO_FREE char *name = NULL;
-    int rc = directory_name(&name, directory, e);
-    if (rc < 0)
-        return rc;
-    AUTO_FREE char *path = mem_printf("%s/task.toml", directory);
-    AUTO_FREE char *copy = mem_strdup(directory);
-    if (!path || !copy)
-        return err_nomem(e, "task");
-    AUTO_BUF struct buf text;
-    buf_init(&text, LIMIT_TASK_TOML);
-    rc = file_read(AT_FDCWD, path, &text, e);
-    if (rc < 0)
-        return rc;
-    AUTO_TASK struct task *t = NULL;
-    rc = task_parse(&t, name, path, text.data, text.len, e);
-    if (rc < 0)
-        return rc;
-    t->directory = MOVE(copy);
-    *out = MOVE(t);
-    return 0;
-}
-
-struct name_list {
-    char **names;
-    size_t count, capacity;
-};
-
-static void name_list_fini(struct name_list *list)
-{
-    for (size_t i = 0; i < list->count; i++)
-        free(list->names[i]);
-    free(list->names);
-}
-
-static int add_if_task(struct name_list *list, int dir, const char *name, struct err *e)
-{
-    AUTO_FREE char *file = mem_printf("%s/task.toml", name);
-    if (!file)
-        return err_nomem(e, "task name");
-    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || faccessat(dir, file, F_OK, 0) < 0)
-        return 0;
-    if (list->count == TASKS_MAX)
-        return err_set(e, ERR_LIMIT, "more than %d tasks", TASKS_MAX);
-    int rc = mem_grow(&list->names, &list->capacity, list->count + 1, sizeof(char *), e);
-    if (rc < 0)
-        return rc;
-    list->names[list->count] = mem_strdup(name);
-    if (!list->names[list->count])
-        return err_nomem(e, "task name");
-    list->count++;
-    return 0;
-}
-
-static int list_directory(struct name_list *list, DIR *listing, struct err *e)
-{
-    for (;;) {
-        errno = 0;
-        struct dirent *entry = readdir(listing);
-        if (!entry)
-            return errno == 0 ? 0 : err_sys(e, "list");
-        int rc = add_if_task(list, dirfd(listing), entry->d_name, e);
-        if (rc < 0)
-            return rc;
-    }
-}
-
-int task_list(char ***names, size_t *count, const char *directory, struct err *e)
-{
-    CLEANUP(name_list_fini) struct name_list list = {.names = NULL};
-    AUTO_FD int fd = -1;
-    int rc = file_open(&fd, AT_FDCWD, directory, O_RDONLY | O_DIRECTORY, 0, e);
-    if (rc < 0)
-        return err_in(e, "task set %s", directory);
-    DIR *listing = fdopendir(fd);
-    if (!listing)
-        return err_sys(e, "task set %s", directory);
-    fd = -1; /* closed by closedir */
-    rc = list_directory(&list, listing, e);
-    closedir(listing);
-    if (rc < 0)
-        return err_in(e, "task set %s", directory);
-    if (list.count > 1)
-        qsort(list.names, list.count, sizeof(*list.names), compare_names);
-    *names = list.names;
-    *count = list.count;
-    list = (struct name_list){.names = NULL};
-    return 0;
 }

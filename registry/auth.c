@@ -21,7 +21,7 @@
 
 enum {
     TOKEN_TIMEOUT_MS = 60000,
-    DEFAULT_LIFE_SECONDS = 60, /* token specification: expires_in, when it is absent */
+    MIN_LIFE_SECONDS = 60, /* token specification: the default, and the least there should be */
     MAX_LIFE_SECONDS = 24 * 3600,
     TOKEN_MAX_LEN = 64 << 10,
     MAX_REFUSALS = 5, /* of one exchange; threads may use a short-lived token up under us */
@@ -124,7 +124,7 @@ static struct entry *entry_of(struct auth *a, const struct oci_ref *ref)
     return entry;
 }
 
-/* ---- Getting a token (token.md of the distribution documentation) ------------------------------- */
+/* ---- Getting a token (token.md of the distribution documentation) ----------------------- */
 
 /* What a renewal gave. */
 struct grant {
@@ -154,7 +154,7 @@ static int read_token(struct grant *out, const struct buf *reply, struct err *e)
     if (json_parse(&doc, reply->data, reply->len, "token", e) < 0 ||
         json_get_string_opt(doc, "token", &token, e) < 0 ||
         json_get_string_opt(doc, "access_token", &other, e) < 0 ||
-        json_get_u64_opt(doc, "expires_in", DEFAULT_LIFE_SECONDS, &life, e) < 0)
+        json_get_u64_opt(doc, "expires_in", MIN_LIFE_SECONDS, &life, e) < 0)
         return e->class == ERR_NOMEM
                    ? -ERR_NOMEM
                    : err_set(e, ERR_CORRUPT, "the reply of the token server does not parse");
@@ -162,6 +162,8 @@ static int read_token(struct grant *out, const struct buf *reply, struct err *e)
         token = other;
     if (!token || !token_is_legal(token))
         return err_set(e, ERR_CORRUPT, "the reply of the token server holds no token");
+    if (life < MIN_LIFE_SECONDS)
+        life = MIN_LIFE_SECONDS;
     if (life > MAX_LIFE_SECONDS)
         life = MAX_LIFE_SECONDS;
     /* From now on, by our clock: issued_at is by theirs. */
@@ -313,7 +315,7 @@ static int get_grant(struct grant *out, struct auth *a, const struct entry *entr
     return 0;
 }
 
-/* ---- The shared entry ---------------------------------------------------------------------------- */
+/* ---- The shared entry ------------------------------------------------------------------- */
 
 /* Called and left with the lock held, which is released meanwhile; the entry is not busy. */
 static int renew(struct auth *a, struct entry *entry, struct err *e)

@@ -45,7 +45,7 @@ void credential_fini(struct credential *c)
     *c = (struct credential){0};
 }
 
-/* ---- Base64 (RFC 4648, section 4) -------------------------------------------------------------- */
+/* ---- Base64 (RFC 4648, section 4) ------------------------------------------------------- */
 
 static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
@@ -104,7 +104,7 @@ char *credential_basic(const struct credential *c)
     return header;
 }
 
-/* ---- Keys ---------------------------------------------------------------------------------------- */
+/* ---- Keys ------------------------------------------------------------------------------- */
 
 static bool is_hub(const char *host, size_t len)
 {
@@ -167,7 +167,7 @@ static int visit_key(void *ctx, const char *key, struct json *value, struct err 
     return 0;
 }
 
-/* ---- Helpers ---------------------------------------------------------------------------------------- */
+/* ---- Helpers ---------------------------------------------------------------------------- */
 
 /* A helper's name becomes part of a program name that is looked up in PATH. */
 static bool helper_name_is_legal(const char *name)
@@ -245,7 +245,7 @@ static int ask_helper(struct credential *out, bool *found, const char *name, con
     return 0;
 }
 
-/* ---- config.json -------------------------------------------------------------------------------------- */
+/* ---- config.json ------------------------------------------------------------------------ */
 
 static int read_auth_text(struct credential *c, const char *encoded, struct err *e)
 {

@@ -328,10 +328,14 @@ static int poll_once(const struct session *s, struct build *b, uint64_t *offset,
     if (!reply.json || json_kind(reply.json) != JSON_KIND_OBJECT ||
         json_get_string(reply.json, "status", &text, e) < 0)
         return e2b_malformed(s->client, doing, "status", e);
-    pass_logs(s, reply.json, offset);
     enum build_state state = parse_state(text);
-    if (state != b->state)
-        say(s, text);
+    bool news = state != b->state;
+    bool last = state == BUILD_READY || state == BUILD_FAILED;
+    if (news && !last)
+        say(s, state == BUILD_RUNNING ? "building" : "waiting");
+    pass_logs(s, reply.json, offset);
+    if (news && last)
+        say(s, state == BUILD_READY ? "ready" : "failed");
     b->state = state;
     return state == BUILD_FAILED ? build_failed(s, reply.json, e) : 0;
 }

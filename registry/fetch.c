@@ -29,7 +29,7 @@ enum {
 
 static const char *const manifest_headers[] = {ACCEPT_MANIFESTS, NULL};
 
-/* ---- Manifests ----------------------------------------------------------------------------------- */
+/* ---- Manifests -------------------------------------------------------------------------- */
 
 /* "manifests/<digest or tag>" */
 static char *manifest_path(const struct oci_ref *ref)
@@ -183,7 +183,7 @@ int registry_manifest(struct registry *r, const struct oci_ref *ref, struct oci_
     return 0;
 }
 
-/* ---- Blobs ------------------------------------------------------------------------------------------ */
+/* ---- Blobs ------------------------------------------------------------------------------ */
 
 struct download {
     struct registry *registry;

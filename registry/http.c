@@ -52,12 +52,20 @@ struct transfer {
     int64_t active_ms; /* when something last arrived */
 };
 
-/* ---- Life ------------------------------------------------------------------------------------ */
+/* ---- Life ------------------------------------------------------------------------------- */
 
 /* libcurl wants one call for the whole process, before the first handle. */
 static void init_curl(void)
 {
     (void)curl_global_init(CURL_GLOBAL_DEFAULT);
+}
+
+/* The value of a variable; NULL when it is unset or empty. */
+static const char *set_in_environment(const char *name)
+{
+    const char *value = getenv(name);
+
+    return value && *value ? value : NULL;
 }
 
 int http_new(struct http **out, const struct http_options *options, struct err *e)
@@ -73,9 +81,9 @@ int http_new(struct http **out, const struct http_options *options, struct err *
         h->options.connect_timeout_ms = DEFAULT_CONNECT_MS;
     if (h->options.stall_timeout_ms <= 0)
         h->options.stall_timeout_ms = DEFAULT_STALL_MS;
-    h->ca_file = getenv("SSL_CERT_FILE");
+    h->ca_file = set_in_environment("SSL_CERT_FILE");
     if (!h->ca_file)
-        h->ca_file = getenv("CURL_CA_BUNDLE");
+        h->ca_file = set_in_environment("CURL_CA_BUNDLE");
     (void)pthread_mutex_init(&h->lock, NULL);
     *out = h;
     return 0;
@@ -137,7 +145,7 @@ static void worker_return(struct http *h, struct worker *w)
     (void)pthread_mutex_unlock(&h->lock);
 }
 
-/* ---- URLs ------------------------------------------------------------------------------------ */
+/* ---- URLs ------------------------------------------------------------------------------- */
 
 /* A part of a URL that is there; *out stays as it is when it is not. */
 static int url_part(char **out, CURLU *url, CURLUPart part, unsigned flags, struct err *e)
@@ -268,7 +276,7 @@ char *http_escape(const char *text)
     return copy;
 }
 
-/* ---- One transfer ------------------------------------------------------------------------------ */
+/* ---- One transfer ----------------------------------------------------------------------- */
 
 static bool is_success(int status)
 {
@@ -566,7 +574,7 @@ static int transfer_once(struct http *h, struct transfer *t, const char *url,
     return rc;
 }
 
-/* ---- Requests ---------------------------------------------------------------------------------- */
+/* ---- Requests --------------------------------------------------------------------------- */
 
 /* Where the next request of a chain goes, and what it may carry. */
 struct hop {

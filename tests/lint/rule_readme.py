@@ -28,32 +28,40 @@ def dev_commands(tree):
     return set(re.findall(r"^do_(\w+)\(\)", tree.read("dev"), re.M)) if tree.has("dev") else set()
 
 
-def help_text():
+def help_text(*command):
+    """What `tb2-bake [command] --help` prints; None without a program to ask."""
     program = os.environ.get("TB2_BAKE")
     if not program or not os.path.exists(program):
         return None
-    return subprocess.run([program, "--help"], text=True, capture_output=True, check=True).stdout
+    return subprocess.run([program, *command, "--help"], text=True, capture_output=True).stdout
 
 
-def judge(words, dev, known):
+def judge_call(words):
+    """A command line of tb2-bake, up to `--`; the line without a command word is a bake."""
+    own = [word.strip("[]()").split("=")[0] for word in (words[:words.index("--")] if "--" in words else words)]
+    command = own[0] if own and re.match(r"[a-z]+$", own[0]) else "bake"
+    if not re.search(r"^  %s\b" % command, help_text(), re.M):
+        return "tb2-bake has no command %s" % command
+    known = help_text(command)
+    for option in [word for word in own if re.match(r"--[a-z]", word)]:
+        if not re.search(re.escape(option) + r"\b", known):
+            return "tb2-bake %s --help knows no %s" % (command, option)
+    return None
+
+
+def judge(words, dev):
     if words[0] == "./dev" and len(words) > 1 and words[1] not in dev:
         return "./dev has no command %s" % words[1]
-    if os.path.basename(words[0]) == "tb2-bake" and known is not None:
-        own = words[1:words.index("--")] if "--" in words else words[1:]
-        options = [word.strip("[]()").split("=")[0] for word in own]
-        for option in [option for option in options if re.match(r"--[a-z]", option)]:
-            if not re.search(re.escape(option) + r"\b", known):
-                return "tb2-bake --help knows no %s" % option
-        if own and re.match(r"[a-z]+$", own[0]) and not re.search(r"\b%s\b" % own[0], known):
-            return "tb2-bake --help knows no command %s" % own[0]
+    if os.path.basename(words[0]) == "tb2-bake" and help_text() is not None:
+        return judge_call(words[1:])
     return None
 
 
 def check(tree):
-    dev, known = dev_commands(tree), help_text()
+    dev = dev_commands(tree)
     for path in [path for path in tree.paths if path.endswith(".md") and not path.startswith("tests/data/")]:
         for line, words in typed_lines(tree.read(path)):
-            finding = judge(words, dev, known)
+            finding = judge(words, dev)
             if finding:
                 yield path, line, finding
 

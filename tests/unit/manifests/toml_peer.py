@@ -3,8 +3,8 @@
 
 usage: toml_peer.py TOML_PRINT DIRECTORY [--mutate COUNT [SEED]]
 
-DIRECTORY holds valid/ and invalid/. With --mutate, COUNT damaged copies of its files are compared as
-well. Where the two are known to differ (see `allowed`), the difference is checked to be that one.
+DIRECTORY holds valid/ and invalid/. With --mutate, COUNT documents more are compared, made up or damaged
+copies of its files. Where the two are known to differ (see `allowed`), the difference is checked to be that one.
 """
 import datetime
 import json
@@ -137,6 +137,28 @@ def mutated(random_source, data, others):
     return bytes(data)
 
 
+def generated(r):
+    """A few lines about a handful of keys: most of what can be said twice, in every order."""
+    def path():
+        return ".".join(r.choice(["a", "b", "c", '"a"', "'b'"]) for _ in range(r.randint(1, 3)))
+
+    def value(depth=0):
+        kind = r.randint(0, 7 if depth < 3 else 3)
+        if kind < 4:
+            return r.choice(["1", "'x'", "true", "[]", "{}", "2.5"])
+        if kind < 6:
+            return "{" + ", ".join(f"{path()} = {value(depth + 1)}"
+                                   for _ in range(r.randint(1, 3))) + "}"
+        return "[" + ", ".join(value(depth + 1) for _ in range(r.randint(0, 3))) + "]"
+
+    lines = []
+    for _ in range(r.randint(2, 7)):
+        kind = r.randint(0, 5)
+        lines.append(f"[{path()}]" if kind < 2 else f"[[{path()}]]" if kind < 4
+                     else f"{path()} = {value()}")
+    return "\n".join(lines).encode()
+
+
 PIECES = [b"\"\"\"", b"'''", b"[[a]]\n", b"[a.b]\n", b"\na.b.c = 1\n", b"{a = 1}", b"[1, 2,]",
           b"1979-05-27", b"T07:32:00", b"Z", b"+09:30", b"\\u00e9", b"\\U0010FFFF", b"\\", b"\r\n",
           b"\r", b"0x1f", b"1_000", b"6.02e+23", b"inf", b"nan", b"true", b"# x\n", b"\xc3\xa9",
@@ -155,7 +177,8 @@ def main():
         source = random.Random(int(rest[1]) if len(rest) > 1 else 1)
         texts = [data for _, data, _ in files]
         for i in range(int(rest[0])):
-            data = mutated(source, source.choice(texts), texts)
+            data = generated(source) if i % 3 == 0 else (
+                mutated(source, source.choice(texts), texts))
             problem = compare(reader, f"mutation {i}", data, None)
             problems.append(problem and f"{problem}\n    {data!r}")
     problems = [p for p in problems if p]

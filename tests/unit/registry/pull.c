@@ -11,7 +11,13 @@
 static const char config_format[] = "version: 0.1\n"
                                     "log: {level: error, accesslog: {disabled: true}}\n"
                                     "storage: {filesystem: {rootdirectory: %s/data}}\n"
-                                    "http: {addr: 127.0.0.1:%u}\n";
+                                    "http: {addr: 127.0.0.1:%u}\n"
+                                    "auth: {htpasswd: {realm: test, path: %s/htpasswd}}\n";
+
+/* User me, password pw: for the server (bcrypt, cheapest cost), for HTTP, for the client. */
+static const char htpasswd[] = "me:$2b$04$DywaNMDMDLPawOK1y5.vyey4KIQWuQwa9CK4/kFcoqPTW3ZYwC072\n";
+static const char authorization[] = "Basic bWU6cHc=";
+static const char login_format[] = "{\"auths\":{\"127.0.0.1:%u\":{\"auth\":\"bWU6cHc=\"}}}";
 
 #define EMPTY_DIGEST "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
@@ -49,6 +55,7 @@ static int request(struct service *s, const char *method, const char *url, const
     struct http_request r = {.method = method,
                              .url = url,
                              .headers = strstr(url, "/manifests/") ? headers : NULL,
+                             .authorization = authorization,
                              .body = body,
                              .body_len = len};
     struct err e = ERR_INIT;
@@ -114,29 +121,48 @@ static void push_image(struct service *s)
     http_response_fini(&r);
 }
 
+static void put(const struct service *s, const char *name, const char *text)
+{
+    AUTO_FREE char *path = mem_printf("%s/%s", s->root, name);
+    struct err e = ERR_INIT;
+
+    assert_int_equal(file_put(AT_FDCWD, AT_FDCWD, path, text, strlen(text), &e), 0);
+}
+
+/* Starts the server; true once it answers. */
+static bool serve(struct service *s)
+{
+    AUTO_FREE char *path = mem_printf("%s/config.yml", s->root);
+    AUTO_FREE char *config = mem_printf(config_format, s->root, s->port, s->root);
+    const char *argv[] = {"docker-registry", "serve", path, NULL};
+    struct err e = ERR_INIT;
+
+    put(s, "config.yml", config);
+    put(s, "htpasswd", htpasswd);
+    return proc_start(&s->proc, argv, NULL, NULL, -1, -1, -1, &e) == 0 && wait_until_up(s);
+}
+
 static int setup(void **state)
 {
     static struct service s = {.proc = {.pid = -1}};
+    static char login_path[128];
     struct http_options http = {0};
-    struct registry_options options = {.config_path = "/nonexistent", .tries = TRIES};
+    struct registry_options options = {.config_path = login_path, .tries = TRIES};
     struct err e = ERR_INIT;
 
+    *state = &s;
     snprintf(s.root, sizeof(s.root), "/tmp/tb2-pull-XXXXXX");
     assert_non_null(mkdtemp(s.root));
     s.port = free_port();
-    AUTO_FREE char *path = mem_printf("%s/config.yml", s.root);
-    AUTO_FREE char *text = mem_printf(config_format, s.root, s.port);
-    assert_int_equal(file_put(AT_FDCWD, AT_FDCWD, path, text, strlen(text), &e), 0);
-    const char *argv[] = {"docker-registry", "serve", path, NULL};
-    *state = &s;
-    if (proc_start(&s.proc, argv, NULL, NULL, -1, -1, -1, &e) < 0)
-        return -1;
+    AUTO_FREE char *login = mem_printf(login_format, s.port);
+    put(&s, "login.json", login);
+    snprintf(login_path, sizeof(login_path), "%s/login.json", s.root);
     assert_int_equal(http_new(&s.http, &http, &e), 0);
     assert_int_equal(registry_new(&s.client, &options, &e), 0);
     s.blob = mem_zalloc(BLOB_SIZE);
     for (size_t i = 0; i < BLOB_SIZE; i++)
         s.blob[i] = (uint8_t)(i * i >> 7);
-    if (!wait_until_up(&s))
+    if (!serve(&s))
         return -1;
     push_image(&s);
     return 0;
@@ -193,6 +219,13 @@ static void test_manifest(void **state)
     }
 }
 
+static void count_bytes(void *ctx, uint64_t bytes)
+{
+    uint64_t *sum = ctx;
+
+    *sum += bytes;
+}
+
 static void test_blob(void **state)
 {
     static const size_t parts[] = {0, 1, CUT, BLOB_SIZE - 1, BLOB_SIZE};
@@ -204,14 +237,14 @@ static void test_blob(void **state)
         struct oci_descriptor d = {.digest = s->blob_digest, .size = BLOB_SIZE};
         struct err e = ERR_INIT;
         AUTO_FD int fd = memfd_create("blob", MFD_CLOEXEC);
-        uint64_t before = registry_stats(s->client).blob_bytes;
+        uint64_t sum = 0;
 
         assert_int_equal(file_pwrite_full(fd, s->blob, parts[i], 0, &e), 0);
-        if (registry_blob(s->client, &ref, &d, fd, NULL, NULL, &e) < 0)
+        if (registry_blob(s->client, &ref, &d, fd, count_bytes, &sum, &e) < 0)
             fail_msg("%s", e.text);
         assert_int_equal(file_pread_full(fd, data, BLOB_SIZE, 0, &e), 0);
         assert_memory_equal(data, s->blob, BLOB_SIZE);
-        assert_int_equal(registry_stats(s->client).blob_bytes - before, BLOB_SIZE - parts[i]);
+        assert_int_equal(sum, BLOB_SIZE - parts[i]);
     }
     oci_ref_fini(&ref);
 }
@@ -245,6 +278,21 @@ static void test_unknown(void **state)
     oci_ref_fini(&ref);
 }
 
+static void test_no_login(void **state)
+{
+    AUTO_REGISTRY struct registry *client = NULL;
+    struct registry_options options = {.config_path = "/nonexistent"};
+    struct service *s = *state;
+    struct oci_ref ref = reference(s, "team/app:v1");
+    struct digest head;
+    struct err e = ERR_INIT;
+
+    assert_int_equal(registry_new(&client, &options, &e), 0);
+    assert_int_equal(registry_head(client, &ref, &head, &e), -ERR_DENIED);
+    assert_non_null(strstr(e.hint, "docker login 127.0.0.1"));
+    oci_ref_fini(&ref);
+}
+
 /* Whether a program of that name is in PATH. */
 static bool installed(const char *name)
 {
@@ -266,6 +314,7 @@ int main(void)
         cmocka_unit_test(test_manifest),
         cmocka_unit_test(test_blob),
         cmocka_unit_test(test_unknown),
+        cmocka_unit_test(test_no_login),
     };
 
     if (!installed("docker-registry")) {

@@ -2,7 +2,7 @@
 /* Tokens: reply shapes, tokens that die during a pull, refusals, identity tokens; and rate limits. */
 #include "world.h"
 
-/* ---- A registry that wants tokens ------------------------------------------------------------- */
+/* ---- A registry that wants tokens ------------------------------------------------------- */
 
 struct tokens {
     struct world *world;
@@ -103,6 +103,7 @@ static void test_reply_shapes(void **state UNUSED)
          "\"refresh_token\":\"r\"}",
          "Bearer a", 0},
         {"{\"token\":\"a\",\"expires_in\":null}", "Bearer a", 0},
+        {"{\"token\":\"a\",\"expires_in\":0}", "Bearer a", 0},
         {"{}", "", -ERR_CORRUPT},
         {"{\"token\":7}", "", -ERR_CORRUPT},
         {"{\"token\":\"a\\r\\nX-Evil: 1\"}", "", -ERR_CORRUPT},
@@ -255,7 +256,7 @@ static void test_login(void **state UNUSED)
     }
 }
 
-/* ---- Rate limits ---------------------------------------------------------------------------------- */
+/* ---- Rate limits ------------------------------------------------------------------------ */
 
 struct limits {
     struct world *world;
@@ -385,7 +386,7 @@ static void test_herd(void **state UNUSED)
     world_stop(&w);
 }
 
-/* ---- Out of memory ------------------------------------------------------------------------------- */
+/* ---- Out of memory ---------------------------------------------------------------------- */
 
 /* Each allocation of a pull with login and token fails once: a clean ERR_NOMEM, or it did not
  * matter; nothing leaks (sanitizer build). */
