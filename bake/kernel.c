@@ -71,14 +71,15 @@ static int run_tool(const struct fetch *f, const char *const argv[], int64_t tim
     return err_set(e, ERR_NET, "%s %s failed: %s", argv[0], argv[1], summary);
 }
 
-/* The versioned package that the meta package depends on, from `apt-cache depends`. */
+/* The versioned package that the meta package depends on, from `apt-cache depends`. Its labels are
+ * in the user's language; names are not. */
 static int parse_depends(const char *text, char out[RELEASE_MAX], struct err *e)
 {
-    static const char mark[] = "Depends: ";
+    static const char mark[] = " linux-image-";
     for (const char *at = strstr(text, mark); at; at = strstr(at, mark)) {
-        at += strlen(mark);
+        at++;
         size_t len = strcspn(at, " \n");
-        if (strncmp(at, "linux-image-", 12) != 0 || len >= RELEASE_MAX || memchr(at, '/', len))
+        if (len >= RELEASE_MAX || memchr(at, '/', len))
             continue;
         memcpy(out, at, len);
         out[len] = 0;
