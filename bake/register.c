@@ -8,13 +8,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/mem.h"
 
-/* Steps in the server's terms. Argument lists are owned; the strings in them are the recipe's. */
+/* Steps in the server's terms. Argument lists are owned, and so are the texts made for them; other
+ * strings in them are the recipe's. */
 struct server_steps {
     struct e2b_step *steps;
     size_t count;
     size_t capacity;
+    char **texts;
+    size_t text_count;
+    size_t text_capacity;
 };
 
 static void server_steps_fini(struct server_steps *s)
@@ -25,6 +30,9 @@ static void server_steps_fini(struct server_steps *s)
         free(args);
     }
     free(s->steps);
+    for (size_t i = 0; i < s->text_count; i++)
+        free(s->texts[i]);
+    free(s->texts);
 }
 
 /* Adds a step with up to two arguments; `second` NULL: one. */
@@ -41,16 +49,67 @@ static int add_step(struct server_steps *s, const char *type, const char *first,
     return 0;
 }
 
+/* Appends a word in single quotes, as sh reads it. */
+static int add_quoted(struct buf *b, const char *word, struct err *e)
+{
+    int rc = buf_add_text(b, "'", e);
+    for (; rc == 0 && *word; word++)
+        rc = *word == '\'' ? buf_add_text(b, "'\\''", e) : buf_add(b, word, 1, e);
+    return rc < 0 ? rc : buf_add_text(b, "'", e);
+}
+
+/* The server knows no environment or directory of a single step: the shell text sets them. */
+static int step_text(char **out, const struct recipe_step *step, struct err *e)
+{
+    AUTO_BUF struct buf b;
+    buf_init(&b, LIMIT_RECIPE);
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < step->env_count; i++) {
+        rc = buf_printf(&b, e, "export %s=", step->env[i].name);
+        if (rc == 0)
+            rc = add_quoted(&b, step->env[i].value, e);
+        if (rc == 0)
+            rc = buf_add_text(&b, "; ", e);
+    }
+    if (rc == 0 && step->workdir) {
+        rc = buf_add_text(&b, "cd ", e);
+        if (rc == 0)
+            rc = add_quoted(&b, step->workdir, e);
+        if (rc == 0)
+            rc = buf_add_text(&b, " || exit 1; ", e);
+    }
+    if (rc == 0)
+        rc = buf_add_text(&b, step->text, e);
+    if (rc < 0)
+        return rc;
+    *out = buf_take(&b);
+    return *out ? 0 : err_nomem(e, "server steps");
+}
+
+static int add_run(struct server_steps *s, const struct recipe_step *step, struct err *e)
+{
+    if (!step->text) {
+        err_set(e, ERR_UNSUPPORTED, "line %u: a step given as a list of arguments", step->line);
+        return err_hint(e, "the template server runs shell text only: write the step as text");
+    }
+    if (step->env_count == 0 && !step->workdir)
+        return add_step(s, "RUN", step->text, step->user, e);
+    int rc = mem_grow(&s->texts, &s->text_capacity, s->text_count + 1, sizeof(*s->texts), e);
+    char *text = NULL;
+    if (rc == 0)
+        rc = step_text(&text, step, e);
+    if (rc < 0)
+        return rc;
+    s->texts[s->text_count++] = text;
+    return add_step(s, "RUN", text, step->user, e);
+}
+
 static int add_recipe_step(struct server_steps *s, const struct recipe_step *step, struct err *e)
 {
     int rc = 0;
     switch (step->kind) {
     case RECIPE_RUN:
-        if (!step->text) {
-            err_set(e, ERR_UNSUPPORTED, "line %u: a step given as a list of arguments", step->line);
-            return err_hint(e, "the template server runs shell text only: write the step as text");
-        }
-        return add_step(s, "RUN", step->text, step->user ? step->user : NULL, e);
+        return add_run(s, step, e);
     case RECIPE_ENV:
         for (size_t i = 0; rc == 0 && i < step->env_count; i++)
             rc = add_step(s, "ENV", step->env[i].name, step->env[i].value, e);

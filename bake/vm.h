@@ -37,16 +37,16 @@ enum vm_accel { VM_ACCEL_AUTO, VM_ACCEL_KVM, VM_ACCEL_TCG };
 
 struct vm_options {
     const struct guest_kernel *kernel;
-    const char *
-        run_dir; /* absolute, exists, short enough for unix sockets: sockets, console log, memory */
-    const char *nbd_socket; /* the disk */
-    const char *
-        memory_path; /* file of memory_mb MiB; created for a cold boot; for a restore it is mapped privately and never written */
+    const char *run_dir;    /* absolute, exists: sockets, console log, memory */
+    const char *nbd_socket; /* the disk; absolute, or relative to run_dir; below 108 bytes */
+    /* File of memory_mb MiB: a cold boot makes it anew, a restore maps it privately and never
+     * writes it. */
+    const char *memory_path;
     uint32_t cpus;
     uint64_t memory_mb;
-    bool network;        /* user-mode network card */
+    bool network;        /* user-mode network card; reaches the host's loopback as 10.0.2.2 */
     enum vm_accel accel; /* AUTO is resolved by vm_accel_probe */
-    const struct cancel *cancel;
+    const struct cancel *cancel; /* outlives the machine; may be NULL */
 };
 
 struct vm_accel_answer {
