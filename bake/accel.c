@@ -32,11 +32,6 @@ enum {
 
 #define REACHED_INIT "Run /init as init process"
 
-struct answer {
-    enum vm_accel accel;
-    char reason[256]; /* one line for people */
-};
-
 /* "accel-<boot id>-<kernel>": free with free(). */
 static int answer_name(char **out, const struct guest_kernel *k, struct err *e)
 {
@@ -51,7 +46,7 @@ static int answer_name(char **out, const struct guest_kernel *k, struct err *e)
 }
 
 /* The file holds "kvm" or "tcg", a space, the reason. False: no (usable) answer yet. */
-static bool read_answer(int dir, const char *name, enum vm_accel *out, char *reason, size_t len)
+static bool read_answer(int dir, const char *name, struct vm_accel_answer *out)
 {
     AUTO_BUF struct buf text;
     buf_init(&text, ANSWER_MAX);
@@ -61,8 +56,8 @@ static bool read_answer(int dir, const char *name, enum vm_accel *out, char *rea
     const char *at = buf_text(&text);
     if (strncmp(at, "kvm ", 4) != 0 && strncmp(at, "tcg ", 4) != 0)
         return false;
-    *out = at[0] == 'k' ? VM_ACCEL_KVM : VM_ACCEL_TCG;
-    snprintf(reason, len, "%.*s", (int)strcspn(at + 4, "\n"), at + 4);
+    out->accel = at[0] == 'k' ? VM_ACCEL_KVM : VM_ACCEL_TCG;
+    snprintf(out->reason, sizeof(out->reason), "%.*s", (int)strcspn(at + 4, "\n"), at + 4);
     return true;
 }
 
@@ -158,8 +153,8 @@ static bool has_device(char *reason, size_t len)
 }
 
 /* Tries, and keeps the answer. Being cancelled, or short of memory, is no answer. */
-static int probe(struct answer *out, int dir, const char *cache_dir, const struct guest_kernel *k,
-                 const struct cancel *c, struct err *e)
+static int probe(struct vm_accel_answer *out, int dir, const char *cache_dir,
+                 const struct guest_kernel *k, const struct cancel *c, struct err *e)
 {
     int rc = try_kvm(dir, cache_dir, k, c, e);
     if (rc == -ERR_CANCELLED || rc == -ERR_NOMEM || rc == -ERR_NOTFOUND)
@@ -173,14 +168,12 @@ static int probe(struct answer *out, int dir, const char *cache_dir, const struc
     return 0;
 }
 
-int vm_accel_probe(enum vm_accel *out, char *reason, size_t reason_len,
-                   const struct guest_kernel *k, const char *cache_dir, const struct cancel *c,
-                   struct err *e)
+int vm_accel_probe(struct vm_accel_answer *out, const struct guest_kernel *k, const char *cache_dir,
+                   const struct cancel *c, struct err *e)
 {
-    if (!has_device(reason, reason_len)) {
-        *out = VM_ACCEL_TCG;
+    out->accel = VM_ACCEL_TCG;
+    if (!has_device(out->reason, sizeof(out->reason)))
         return 0;
-    }
     AUTO_FREE char *name = NULL;
     AUTO_FD int dir = -1;
     AUTO_FD int lock = -1;
@@ -191,9 +184,9 @@ int vm_accel_probe(enum vm_accel *out, char *reason, size_t reason_len,
         rc = file_lock(&lock, dir, "accel.lock", true, true, e);
     if (rc < 0)
         return err_in(e, "accelerator");
-    if (read_answer(dir, name, out, reason, reason_len))
+    if (read_answer(dir, name, out))
         return 0;
-    struct answer answer;
+    struct vm_accel_answer answer;
     rc = probe(&answer, dir, cache_dir, k, c, e);
     if (rc < 0)
         return err_in(e, "accelerator probe");
@@ -203,7 +196,6 @@ int vm_accel_probe(enum vm_accel *out, char *reason, size_t reason_len,
     rc = file_put(dir, dir, name, text, (size_t)len, e);
     if (rc < 0)
         return rc;
-    *out = answer.accel;
-    snprintf(reason, reason_len, "%s", answer.reason);
+    *out = answer;
     return 0;
 }

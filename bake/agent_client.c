@@ -404,6 +404,7 @@ int agent_get(struct agent *a, const char *path, struct buf *out, struct err *e)
     AUTO_BUF struct buf b;
     buf_init(&b, AGENT_PAYLOAD_MAX);
     uint64_t size = 0;
+    size_t before = out->len;
     int rc = encode_path(&b, path, e);
     if (rc == 0)
         rc = request_u64(a, AGENT_GET_OPEN, &b, REQUEST_MS, &size, e);
@@ -412,7 +413,12 @@ int agent_get(struct agent *a, const char *path, struct buf *out, struct err *e)
             err_set(e, ERR_LIMIT, "%llu bytes (limit %zu)", (unsigned long long)size, out->ceiling);
     if (rc == 0)
         rc = get_chunks(a, out, e);
-    return rc < 0 ? err_in(e, "reading %s", path) : 0;
+    if (rc == 0)
+        return 0;
+    out->len = before;
+    if (out->data)
+        out->data[before] = 0;
+    return err_in(e, "reading %s", path);
 }
 
 /* ---- The machine ---------------------------------------------------------------------------- */

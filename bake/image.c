@@ -224,7 +224,7 @@ static int fetch_config_blob(struct image *i, struct image_room *r, struct buf *
     AUTO_FILE_TMP struct file_tmp t = {.fd = -1};
     int rc = file_tmp_open(&t, store_tmp_dir(r->store), e);
     if (rc == 0)
-        rc = registry_blob(r->registry, &i->ref, d, t.fd, NULL, NULL, e);
+        rc = registry_blob(r->registry, &i->ref, d, t.fd, NULL, e);
     if (rc < 0)
         return rc;
     AUTO_FREE char *data = mem_zalloc((size_t)d->size);
@@ -285,7 +285,7 @@ int image_resolve(struct image **out, struct image_room *r, const char *text, st
 /* Downloads into blobs/partial-…, which survives a kill and is continued by the next try, then
  * renames. Only one thread of one process gets here for a blob: the run lock and `once` see to it. */
 static int download(struct image *i, struct image_room *r, const struct oci_descriptor *d,
-                    registry_progress *progress, void *ctx, struct err *e)
+                    const struct registry_progress *progress, struct err *e)
 {
     char partial[BLOB_PATH_MAX];
     char final[BLOB_PATH_MAX];
@@ -299,7 +299,7 @@ static int download(struct image *i, struct image_room *r, const struct oci_desc
     if (rc == 0)
         rc = file_open(&fd, dir, partial, O_RDWR | O_CREAT, 0666, e);
     if (rc == 0)
-        rc = registry_blob(r->registry, &i->ref, d, fd, progress, ctx, e);
+        rc = registry_blob(r->registry, &i->ref, d, fd, progress, e);
     if (rc < 0)
         return rc;
     if (fdatasync(fd) < 0 || renameat(dir, partial, dir, final) < 0)
@@ -307,8 +307,8 @@ static int download(struct image *i, struct image_room *r, const struct oci_desc
     return 0;
 }
 
-static int pull_layer(struct image *i, struct image_room *r, size_t n, registry_progress *progress,
-                      void *ctx, struct err *e)
+static int pull_layer(struct image *i, struct image_room *r, size_t n,
+                      const struct registry_progress *progress, struct err *e)
 {
     const struct oci_descriptor *d = &i->manifest.layers[n];
     if (layer_has(r->store, &i->config.diff_ids[n]))
@@ -321,19 +321,19 @@ static int pull_layer(struct image *i, struct image_room *r, size_t n, registry_
     int rc = once_begin(r->once, key, &mine, NULL, e);
     if (rc < 0 || !mine)
         return rc;
-    rc = download(i, r, d, progress, ctx, e);
+    rc = download(i, r, d, progress, e);
     if (rc < 0)
         err_in(e, "layer %s", digest);
     once_end(r->once, key, rc, NULL, e);
     return rc;
 }
 
-int image_pull(struct image *i, struct image_room *r, registry_progress *progress, void *ctx,
+int image_pull(struct image *i, struct image_room *r, const struct registry_progress *progress,
                struct err *e)
 {
     int rc = 0;
     for (size_t n = 0; !i->layout && rc == 0 && n < i->manifest.layer_count; n++)
-        rc = pull_layer(i, r, n, progress, ctx, e);
+        rc = pull_layer(i, r, n, progress, e);
     return rc < 0 ? err_in(e, "image %s", i->text) : 0;
 }
 
@@ -352,12 +352,13 @@ static int open_blob(struct image *i, struct image_room *r, const struct oci_des
 static int ingest_blob(struct image *i, struct image_room *r, size_t n, struct err *e)
 {
     const struct oci_descriptor *d = &i->manifest.layers[n];
-    struct source blob = {0};
-    int rc = open_blob(i, r, d, &blob, e);
+    struct source source = {0};
+    int rc = open_blob(i, r, d, &source, e);
     if (rc < 0)
         return rc;
-    rc = layer_ingest(r->store, &blob, d, &i->config.diff_ids[n], r->ingest_workers, r->cancel, e);
-    source_close(&blob);
+    struct layer_blob blob = {&source, d, &i->config.diff_ids[n]};
+    rc = layer_ingest(r->store, &blob, r->ingest_workers, r->cancel, e);
+    source_close(&source);
     if (i->layout)
         return rc;
     char path[BLOB_PATH_MAX];

@@ -52,7 +52,10 @@ static int run_tool(const struct fetch *f, const char *const argv[], int64_t tim
         return rc;
     struct proc p = {.pid = -1};
     int status = 0;
-    rc = proc_start(&p, argv, f->path, NULL, -1, log, log, e);
+    rc = proc_start(
+        &p, argv,
+        &(struct proc_setup){.cwd = f->path, .stdin_fd = -1, .stdout_fd = log, .stderr_fd = log},
+        e);
     if (rc == 0)
         rc = proc_wait(&p, timeout_ms, f->cancel, &status, e);
     proc_kill(&p);
@@ -68,14 +71,15 @@ static int run_tool(const struct fetch *f, const char *const argv[], int64_t tim
     return err_set(e, ERR_NET, "%s %s failed: %s", argv[0], argv[1], summary);
 }
 
-/* The versioned package that the meta package depends on, from `apt-cache depends`. */
+/* The versioned package that the meta package depends on, from `apt-cache depends`. Its labels are
+ * in the user's language; names are not. */
 static int parse_depends(const char *text, char out[RELEASE_MAX], struct err *e)
 {
-    static const char mark[] = "Depends: ";
+    static const char mark[] = " linux-image-";
     for (const char *at = strstr(text, mark); at; at = strstr(at, mark)) {
-        at += strlen(mark);
+        at++;
         size_t len = strcspn(at, " \n");
-        if (strncmp(at, "linux-image-", 12) != 0 || len >= RELEASE_MAX || memchr(at, '/', len))
+        if (len >= RELEASE_MAX || memchr(at, '/', len))
             continue;
         memcpy(out, at, len);
         out[len] = 0;
@@ -90,7 +94,9 @@ static int resolve_package(const struct fetch *f, char out[RELEASE_MAX], struct 
     AUTO_BUF struct buf text;
     buf_init(&text, LIMIT_TOKEN);
     int status;
-    int rc = proc_run(argv, NULL, &text, NULL, TOOL_TIMEOUT_MS, f->cancel, &status, e);
+    int rc = proc_run(
+        argv, &(struct proc_io){.out = &text, .timeout_ms = TOOL_TIMEOUT_MS, .cancel = f->cancel},
+        &status, e);
     return rc == 0 ? parse_depends(buf_text(&text), out, e) : rc;
 }
 

@@ -72,7 +72,8 @@ static int run_filter(const struct import *im, const char *const argv[], int inp
 {
     struct proc p = {.pid = -1};
     int status = 0;
-    int rc = proc_start(&p, argv, NULL, NULL, input, output, -1, e);
+    int rc = proc_start(
+        &p, argv, &(struct proc_setup){.stdin_fd = input, .stdout_fd = output, .stderr_fd = -1}, e);
     if (rc == 0)
         rc = proc_wait(&p, TOOL_TIMEOUT_MS, im->cancel, &status, e);
     proc_kill(&p);

@@ -89,9 +89,8 @@ static int layer_commit(struct store *s, const struct digest *diff_id, const str
     return rc;
 }
 
-int layer_ingest(struct store *s, const struct source *blob, const struct oci_descriptor *d,
-                 const struct digest *diff_id, size_t workers, const struct cancel *c,
-                 struct err *e)
+int layer_ingest(struct store *s, const struct layer_blob *blob, size_t workers,
+                 const struct cancel *c, struct err *e)
 {
     static const struct oci_data_ops ops = {region_begin, region_data, region_end};
     AUTO_REGION_WRITER struct region_writer *writer = NULL;
@@ -100,16 +99,19 @@ int layer_ingest(struct store *s, const struct source *blob, const struct oci_de
     int rc = region_writer_new(&writer, s, workers, e);
     if (rc < 0)
         return rc;
-    struct oci_layer_options options = {
-        .blob = *d, .diff_id = *diff_id, .ops = &ops, .ctx = writer, .cancel = c};
-    rc = oci_layer_read(&layer, blob, &options, e);
+    struct oci_layer_options options = {.blob = *blob->descriptor,
+                                        .diff_id = *blob->diff_id,
+                                        .ops = &ops,
+                                        .ctx = writer,
+                                        .cancel = c};
+    rc = oci_layer_read(&layer, blob->source, &options, e);
     if (rc == 0)
         rc = region_writer_finish(writer, &region, e);
     struct digest map;
     if (rc == 0)
         rc = store_put_map(s, region, &map, e);
     if (rc == 0)
-        rc = layer_commit(s, diff_id, layer, &map, e);
+        rc = layer_commit(s, blob->diff_id, layer, &map, e);
     return rc;
 }
 

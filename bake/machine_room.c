@@ -13,21 +13,22 @@ int machine_room_open(struct machine_room *r, struct store *s, const char *cache
                       enum vm_accel accel, const struct cancel *c, struct err *e)
 {
     *r = (struct machine_room){.store = s, .cancel = c};
-    char reason[256] = "";
+    struct vm_accel_answer answer = {.accel = accel};
     int rc = vm_version(&r->vmm, e);
     if (rc == 0)
         rc = guest_kernel_get(&r->kernel, cache_dir, c, e);
-    r->accel = accel;
     if (rc == 0 && accel == VM_ACCEL_AUTO)
-        rc = vm_accel_probe(&r->accel, reason, sizeof(reason), &r->kernel, cache_dir, c, e);
+        rc = vm_accel_probe(&answer, &r->kernel, cache_dir, c, e);
     if (rc == 0)
         rc = chunk_cache_new(&r->cache, s, CHUNK_CACHE_SIZE, e);
     if (rc < 0) {
         machine_room_close(r);
         return rc;
     }
-    if (reason[0])
-        log_event(LOG_INFO, "bake", "%s", reason);
+    r->accel = answer.accel;
+    if (answer.reason[0])
+        log_event(LOG_INFO, "bake", "%s: %s", r->accel == VM_ACCEL_KVM ? "KVM" : "emulation (TCG)",
+                  answer.reason);
     return 0;
 }
 

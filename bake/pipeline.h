@@ -158,7 +158,7 @@ DEFINE_AUTO(image, image_free)
 #define AUTO_IMAGE CLEANUP(image_free_auto_)
 
 /* Gets the blobs of the layers that are neither ingested nor here yet. *size counts bytes fetched. */
-int image_pull(struct image *i, struct image_room *r, registry_progress *progress, void *ctx,
+int image_pull(struct image *i, struct image_room *r, const struct registry_progress *progress,
                struct err *e) MUST_USE;
 /* Turns what was pulled into chunks and indexes. */
 int image_ingest(struct image *i, struct image_room *r, struct err *e) MUST_USE;
@@ -168,9 +168,14 @@ int image_assemble(struct image *i, struct image_room *r, uint64_t free_size,
 
 /* Layers as the store keeps them (docs/formats/store.md). */
 bool layer_has(struct store *s, const struct digest *diff_id);
-int layer_ingest(struct store *s, const struct source *blob, const struct oci_descriptor *d,
-                 const struct digest *diff_id, size_t workers, const struct cancel *c,
-                 struct err *e) MUST_USE;
+/* A blob that is to become a layer of the store. */
+struct layer_blob {
+    const struct source *source;
+    const struct oci_descriptor *descriptor;
+    const struct digest *diff_id;
+};
+int layer_ingest(struct store *s, const struct layer_blob *blob, size_t workers,
+                 const struct cancel *c, struct err *e) MUST_USE;
 int layer_load(struct store *s, const struct digest *diff_id, struct oci_layer **layer,
                struct block_map **region, struct err *e) MUST_USE;
 

@@ -245,8 +245,12 @@ static int start_process(struct vm *v, const struct vm_launch *launch, struct er
     char **arguments = NULL;
     rc = vm_arguments(&arguments, launch, e);
     if (rc == 0)
-        rc = proc_start(&v->proc, (const char *const *)arguments, launch->options->run_dir, NULL,
-                        -1, writer, writer, e);
+        rc = proc_start(&v->proc, (const char *const *)arguments,
+                        &(struct proc_setup){.cwd = launch->options->run_dir,
+                                             .stdin_fd = -1,
+                                             .stdout_fd = writer,
+                                             .stderr_fd = writer},
+                        e);
     vm_arguments_free(arguments);
     if (rc == -ERR_NOTFOUND)
         return err_hint(e, "install it: apt-get install qemu-system-x86");
@@ -443,7 +447,8 @@ int vm_version(char **out, struct err *e)
     AUTO_BUF struct buf text;
     buf_init(&text, LIMIT_TOKEN);
     int status;
-    int rc = proc_run(argv, NULL, &text, NULL, START_TIMEOUT_MS, NULL, &status, e);
+    int rc =
+        proc_run(argv, &(struct proc_io){.out = &text, .timeout_ms = START_TIMEOUT_MS}, &status, e);
     if (rc == -ERR_NOTFOUND)
         return err_hint(e, "install it: apt-get install qemu-system-x86");
     if (rc < 0)

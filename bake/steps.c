@@ -21,7 +21,7 @@ enum {
     TAIL_SHOWN_MAX = 1200,
 };
 
-static const char script_path[] = "/dev/tb2/step.sh"; /* tmpfs: never part of the disk */
+static const char script_path[] = AGENT_SCRATCH_DIR "/step.sh";
 
 /* ---- Output ---- */
 

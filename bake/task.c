@@ -97,7 +97,7 @@ static int fetch_and_assemble(struct baking *b, struct block_map **disk, struct 
             b->transfer_total += b->image->manifest.layers[i].size;
     }
     baking_stage(b, STAGE_PULL);
-    int rc = image_pull(b->image, room, task_progress, b, e);
+    int rc = image_pull(b->image, room, &(struct registry_progress){task_progress, b}, e);
     if (rc < 0)
         return rc;
     baking_stage(b, STAGE_INGEST);

@@ -137,13 +137,19 @@ int prove_template(const struct template *t, const struct machine_room *r, int64
 }
 
 static int run_in_copy(const struct template *t, const struct machine_room *r,
-                       const struct agent_exec *exec, agent_output *output, void *ctx,
-                       struct agent_result *result, struct err *e)
+                       const struct template_command *command, struct agent_result *result,
+                       struct err *e)
 {
+    struct agent_exec exec = {.argv = command->argv,
+                              .env = (const char *const *)t->env,
+                              .workdir = t->workdir,
+                              .user = t->user,
+                              .input = command->input,
+                              .input_len = command->input_len};
     AUTO_BLOCK_MAP struct block_map *disk = NULL;
     AUTO_GUEST struct guest *g = NULL;
     int rc = open_copy(&g, &disk, t, r, e);
-    return rc < 0 ? rc : agent_run(g->agent, exec, output, ctx, result, e);
+    return rc < 0 ? rc : agent_run(g->agent, &exec, command->output, command->ctx, result, e);
 }
 
 int template_run(const struct template *t, struct store *s, const struct template_use *use,
@@ -153,13 +159,7 @@ int template_run(const struct template *t, struct store *s, const struct templat
     int rc = machine_room_open(&room, s, use->cache_dir, use->accel, use->cancel, e);
     if (rc < 0)
         return rc;
-    struct agent_exec exec = {.argv = command->argv,
-                              .env = (const char *const *)t->env,
-                              .workdir = t->workdir,
-                              .user = t->user,
-                              .input = command->input,
-                              .input_len = command->input_len};
-    rc = run_in_copy(t, &room, &exec, command->output, command->ctx, result, e);
+    rc = run_in_copy(t, &room, command, result, e);
     machine_room_close(&room);
     return rc < 0 ? err_in(e, "template %s", t->alias) : 0;
 }

@@ -49,11 +49,15 @@ struct vm_options {
     const struct cancel *cancel;
 };
 
+struct vm_accel_answer {
+    enum vm_accel accel; /* KVM or TCG */
+    char reason[256];    /* one line for people */
+};
+
 /* Whether KVM really runs this kernel here (a /dev/kvm that opens is no proof): boots a probe guest
- * once and remembers the answer in `cache_dir` for this boot of the host. `reason` gets a line for people. */
-int vm_accel_probe(enum vm_accel *out, char *reason, size_t reason_len,
-                   const struct guest_kernel *k, const char *cache_dir, const struct cancel *c,
-                   struct err *e) MUST_USE;
+ * once and remembers the answer in `cache_dir` for this boot of the host. */
+int vm_accel_probe(struct vm_accel_answer *out, const struct guest_kernel *k, const char *cache_dir,
+                   const struct cancel *c, struct err *e) MUST_USE;
 
 /* "qemu 7.2.22": part of the template record and key; restoring under another is refused. */
 int vm_version(char **out, struct err *e) MUST_USE;
@@ -82,9 +86,18 @@ int vm_check(struct vm *v, struct err *e) MUST_USE;
 /* ---- Agent --------------------------------------------------------------------------------- */
 
 /*
- * The host end of the channel to the guest agent (bake/agent_protocol.h). One connection at a time;
- * used by one thread at a time. Everything that the guest sends is bounded and checked.
+ * The host end of the channel to the guest agent (docs/formats/agent-protocol.md). One connection at
+ * a time; used by one thread at a time. Everything that the guest sends is bounded and checked.
+ *
+ * What the agent refuses or cannot do (ERR_STEP; ERR_NOTFOUND for a path or process; ERR_BUSY while
+ * the disk is frozen; ERR_LIMIT for too long a request) leaves the connection as it was. After any
+ * other error, or one of the output callback, it is closed: the agent kills what ran for it, and
+ * every further call is ERR_NET. Detached programs live on and are found by the next connection.
  */
+
+/* A tmpfs of the guest for files that must not reach the disk, such as long step text (agent_put). */
+#define AGENT_SCRATCH_DIR "/dev/tb2"
+
 struct agent;
 /* Connects to the agent's socket and says hello until it answers; ERR_TIMEOUT with the console's
  * last lines, ERR_STEP when the machine ended. */
@@ -131,8 +144,8 @@ int agent_make_dirs(struct agent *a, const char *path, uint32_t mode, struct err
 int agent_put(struct agent *a, const char *path, uint32_t mode, const void *data, size_t len,
               struct err *e) MUST_USE;
 int agent_get(struct agent *a, const char *path, struct buf *out, struct err *e) MUST_USE;
-/* sync; freeze the disk; from then on only thaw, clock and reseed work. */
 int agent_sync(struct agent *a, bool drop_caches, struct err *e) MUST_USE;
+/* Freezes the root disk; from then on only thaw, clock and reseed work. */
 int agent_freeze(struct agent *a, struct err *e) MUST_USE;
 int agent_thaw(struct agent *a, struct err *e) MUST_USE;
 /* Guest CLOCK_REALTIME := now of the host; *before_ns gets what the guest's clock said. */

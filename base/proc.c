@@ -70,8 +70,8 @@ static int report_read(int fd)
     return n == (ssize_t)sizeof(sys) ? sys : 0;
 }
 
-int proc_start(struct proc *p, const char *const argv[], const char *cwd, char *const envp[],
-               int stdin_fd, int stdout_fd, int stderr_fd, struct err *e)
+int proc_start(struct proc *p, const char *const argv[], const struct proc_setup *setup,
+               struct err *e)
 {
     AUTO_FD int null = -1;
     int rc = file_open(&null, AT_FDCWD, "/dev/null", O_RDWR, 0, e);
@@ -82,10 +82,10 @@ int proc_start(struct proc *p, const char *const argv[], const char *cwd, char *
         return err_sys(e, "starting %s", argv[0]);
     AUTO_FD int report_in = pipe_fds[0];
     AUTO_FD int report_out = pipe_fds[1];
-    struct child c = {.argv = argv, .cwd = cwd, .envp = envp, .report = report_out};
-    c.fds[0] = stdin_fd >= 0 ? stdin_fd : null;
-    c.fds[1] = stdout_fd >= 0 ? stdout_fd : null;
-    c.fds[2] = stderr_fd >= 0 ? stderr_fd : null;
+    struct child c = {.argv = argv, .cwd = setup->cwd, .envp = setup->envp, .report = report_out};
+    c.fds[0] = setup->stdin_fd >= 0 ? setup->stdin_fd : null;
+    c.fds[1] = setup->stdout_fd >= 0 ? setup->stdout_fd : null;
+    c.fds[2] = setup->stderr_fd >= 0 ? setup->stderr_fd : null;
     c.parent = getpid();
     pid_t pid = fork();
     if (pid < 0)
@@ -243,29 +243,32 @@ static int open_pair(int *ours, int *theirs, struct err *e)
     return 0;
 }
 
-int proc_run(const char *const argv[], const char *input, struct buf *out, struct buf *err_out,
-             int64_t timeout_ms, const struct cancel *c, int *status, struct err *e)
+int proc_run(const char *const argv[], const struct proc_io *io, int *status, struct err *e)
 {
     int ours[3] = {-1, -1, -1};
     int theirs[3] = {-1, -1, -1};
     int rc = 0;
-    for (int i = input ? 0 : 1; rc == 0 && i < 3; i++)
+    for (int i = io->input ? 0 : 1; rc == 0 && i < 3; i++)
         rc = open_pair(&ours[i], &theirs[i], e);
     struct proc p = {.pid = -1};
     if (rc == 0)
-        rc = proc_start(&p, argv, NULL, NULL, theirs[0], theirs[1], theirs[2], e);
+        rc = proc_start(&p, argv,
+                        &(struct proc_setup){
+                            .stdin_fd = theirs[0], .stdout_fd = theirs[1], .stderr_fd = theirs[2]},
+                        e);
     for (int i = 0; i < 3; i++)
         file_close(&theirs[i]);
-    int64_t deadline = clock_ms() + timeout_ms;
-    struct stream streams[2] = {{ours[1], out}, {ours[2], err_out}};
-    struct feeder feed = {.fd = ours[0], .at = input, .left = input ? strlen(input) : 0};
+    int64_t deadline = clock_ms() + io->timeout_ms;
+    struct stream streams[2] = {{ours[1], io->out}, {ours[2], io->err_out}};
+    struct feeder feed = {
+        .fd = ours[0], .at = io->input, .left = io->input ? strlen(io->input) : 0};
     if (feed.fd >= 0 && feed.left == 0)
         file_close(&feed.fd);
     if (rc == 0)
-        rc = pump(streams, &feed, deadline, c, e);
+        rc = pump(streams, &feed, deadline, io->cancel, e);
     if (rc == 0) {
         int64_t left = deadline - clock_ms();
-        rc = proc_wait(&p, left > 0 ? left : 0, c, status, e);
+        rc = proc_wait(&p, left > 0 ? left : 0, io->cancel, status, e);
     }
     proc_kill(&p);
     file_close(&streams[0].fd);

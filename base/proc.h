@@ -17,13 +17,18 @@ struct proc {
     pid_t pid; /* -1 when none */
 };
 
-/*
- * Starts argv[0] (looked up in PATH) with the descriptors as its stdin, stdout and stderr; -1 means
- * /dev/null. `cwd` NULL keeps the current directory, `envp` NULL the environment. ERR_NOTFOUND if
- * there is no such program.
- */
-int proc_start(struct proc *p, const char *const argv[], const char *cwd, char *const envp[],
-               int stdin_fd, int stdout_fd, int stderr_fd, struct err *e) MUST_USE;
+/* What a child starts with; borrowed for the call. */
+struct proc_setup {
+    const char *cwd;   /* NULL: the current directory */
+    char *const *envp; /* NULL: the environment of this process */
+    int stdin_fd;      /* these three: -1 for /dev/null */
+    int stdout_fd;
+    int stderr_fd;
+};
+
+/* Starts argv[0] (looked up in PATH). ERR_NOTFOUND if there is no such program. */
+int proc_start(struct proc *p, const char *const argv[], const struct proc_setup *setup,
+               struct err *e) MUST_USE;
 
 /*
  * Waits at most `timeout_ms` (-1: for ever). *status is the wait status; ERR_TIMEOUT when the child
@@ -35,12 +40,17 @@ int proc_wait(struct proc *p, int64_t timeout_ms, const struct cancel *c, int *s
 /* SIGKILLs the whole group and reaps the child. No-op when there is none. */
 void proc_kill(struct proc *p);
 
-/*
- * Runs a program to its end with `input` on stdin (NULL: none), stdout and stderr collected up to
- * the ceilings of the buffers (either may be NULL: discarded); kills it after `timeout_ms`.
- * *status is the wait status.
- */
-int proc_run(const char *const argv[], const char *input, struct buf *out, struct buf *err_out,
-             int64_t timeout_ms, const struct cancel *c, int *status, struct err *e) MUST_USE;
+/* How a program is run to its end. */
+struct proc_io {
+    const char *input; /* text on stdin; NULL: none */
+    struct buf *out;   /* stdout and stderr, up to the buffers' ceilings; NULL: discarded */
+    struct buf *err_out;
+    int64_t timeout_ms;          /* it is killed after that */
+    const struct cancel *cancel; /* may be NULL */
+};
+
+/* Runs a program to its end. *status is the wait status. */
+int proc_run(const char *const argv[], const struct proc_io *io, int *status,
+             struct err *e) MUST_USE;
 
 #endif

@@ -12,7 +12,7 @@
 
 #include "base/mem.h"
 
-/* ---- Descriptors --------------------------------------------------------------------------- */
+/* ---- Descriptors ------------------------------------------------------------------------ */
 
 int oci_descriptor_read(struct oci_descriptor *out, const struct json *j, struct err *e)
 {
@@ -43,7 +43,7 @@ void oci_descriptor_fini(struct oci_descriptor *d)
     *d = (struct oci_descriptor){0};
 }
 
-/* ---- Kinds ---------------------------------------------------------------------------------- */
+/* ---- Kinds ------------------------------------------------------------------------------ */
 
 static bool has_prefix(const char *text, const char *prefix)
 {
@@ -129,7 +129,7 @@ int oci_document_classify(enum oci_document_kind *out, const char *media_type, c
     return classify(out, media_type, doc, e);
 }
 
-/* ---- Manifest -------------------------------------------------------------------------------- */
+/* ---- Manifest --------------------------------------------------------------------------- */
 
 static int read_layers(struct oci_manifest *m, const struct json *layers, struct err *e)
 {
@@ -191,7 +191,7 @@ void oci_manifest_fini(struct oci_manifest *m)
     *m = (struct oci_manifest){0};
 }
 
-/* ---- Config ----------------------------------------------------------------------------------- */
+/* ---- Config ----------------------------------------------------------------------------- */
 
 static int copy_string(char **out, const struct json *j, const char *key, struct err *e)
 {
@@ -292,7 +292,7 @@ void oci_config_fini(struct oci_config *c)
     *c = (struct oci_config){0};
 }
 
-/* ---- Image ------------------------------------------------------------------------------------- */
+/* ---- Image ------------------------------------------------------------------------------ */
 
 /* Layer types: media-types.md and Docker's schema 2. The compression suffix is not looked at, for
  * the layer reader goes by the bytes; types that say nothing (octet-stream) pass for the same

@@ -83,7 +83,7 @@ void oci_layout_close(struct oci_layout *l)
     free(l);
 }
 
-/* ---- Names ------------------------------------------------------------------------------------- */
+/* ---- Names ------------------------------------------------------------------------------ */
 
 static int entry_matches(bool *out, const struct json *entry, const struct oci_ref *ref,
                          struct err *e)
@@ -185,7 +185,7 @@ int oci_layout_resolve(struct oci_layout *l, const struct oci_ref *ref, struct o
     return not_found(l, ref, e);
 }
 
-/* ---- Blobs ------------------------------------------------------------------------------------- */
+/* ---- Blobs ------------------------------------------------------------------------------ */
 
 int oci_layout_blob(struct oci_layout *l, const struct oci_descriptor *d, struct source *out,
                     struct err *e)

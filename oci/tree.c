@@ -282,7 +282,7 @@ static int add_name(struct merge *m, uint32_t *out, uint32_t parent, const char 
     return 0;
 }
 
-/* Forgets all that lies below a directory, deepest first. */
+/* Forgets all that lies below a directory, deepest first, and the parent found last. */
 static void remove_children(struct merge *m, uint32_t directory)
 {
     uint32_t at = m->names[directory].first_child;
@@ -458,7 +458,9 @@ static int bind_name(struct merge *m, uint32_t parent, const char *text, uint32_
     } else {
         if (m->names[name].placed >= m->first_placed)
             m->duplicates++;
-        remove_children(m, name);
+        enum oci_entry_type before = entry_of(m, name)->type;
+        if (before == OCI_DIRECTORY || before == OCI_SYMLINK)
+            remove_children(m, name); /* paths led through it */
         m->names[name].inode = inode;
     }
     m->names[name].placed = m->placed;

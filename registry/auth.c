@@ -124,7 +124,7 @@ static struct entry *entry_of(struct auth *a, const struct oci_ref *ref)
     return entry;
 }
 
-/* ---- Getting a token (token.md of the distribution documentation) ------------------------------- */
+/* ---- Getting a token (token.md of the distribution documentation) ----------------------- */
 
 /* What a renewal gave. */
 struct grant {
@@ -315,7 +315,7 @@ static int get_grant(struct grant *out, struct auth *a, const struct entry *entr
     return 0;
 }
 
-/* ---- The shared entry ---------------------------------------------------------------------------- */
+/* ---- The shared entry ------------------------------------------------------------------- */
 
 /* Called and left with the lock held, which is released meanwhile; the entry is not busy. */
 static int renew(struct auth *a, struct entry *entry, struct err *e)

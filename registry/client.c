@@ -24,7 +24,7 @@ enum {
     ERROR_CODE_MAX = 40
 };
 
-/* ---- Re-tries ----------------------------------------------------------------------------------- */
+/* ---- Re-tries --------------------------------------------------------------------------- */
 
 bool retry_again(struct retry *r, struct err *e)
 {
@@ -53,7 +53,7 @@ struct retry registry_retry(const struct registry *r)
                           .cancel = r->options.cancel};
 }
 
-/* ---- Life ----------------------------------------------------------------------------------------- */
+/* ---- Life ------------------------------------------------------------------------------- */
 
 static int build(struct registry *r, struct err *e)
 {
@@ -121,7 +121,7 @@ struct registry_stats registry_stats(struct registry *r)
                                    .retries = r->counters.retries};
 }
 
-/* ---- Exchanges -------------------------------------------------------------------------------------- */
+/* ---- Exchanges -------------------------------------------------------------------------- */
 
 /* docker.io is a name; the machine behind it has another. */
 static const char *api_host(const struct oci_ref *ref)

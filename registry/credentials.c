@@ -45,7 +45,7 @@ void credential_fini(struct credential *c)
     *c = (struct credential){0};
 }
 
-/* ---- Base64 (RFC 4648, section 4) -------------------------------------------------------------- */
+/* ---- Base64 (RFC 4648, section 4) ------------------------------------------------------- */
 
 static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
@@ -104,7 +104,7 @@ char *credential_basic(const struct credential *c)
     return header;
 }
 
-/* ---- Keys ---------------------------------------------------------------------------------------- */
+/* ---- Keys ------------------------------------------------------------------------------- */
 
 static bool is_hub(const char *host, size_t len)
 {
@@ -167,7 +167,7 @@ static int visit_key(void *ctx, const char *key, struct json *value, struct err 
     return 0;
 }
 
-/* ---- Helpers ---------------------------------------------------------------------------------------- */
+/* ---- Helpers ---------------------------------------------------------------------------- */
 
 /* A helper's name becomes part of a program name that is looked up in PATH. */
 static bool helper_name_is_legal(const char *name)
@@ -220,8 +220,12 @@ static int run_helper(struct credential *out, bool *found, const char *name, con
     if (!program)
         return err_nomem(e, "login");
     const char *argv[] = {program, "get", NULL};
-    if (proc_run(argv, server, &reply, NULL, options->helper_timeout_ms, options->cancel, &status,
-                 e) < 0)
+    if (proc_run(argv,
+                 &(struct proc_io){.input = server,
+                                   .out = &reply,
+                                   .timeout_ms = options->helper_timeout_ms,
+                                   .cancel = options->cancel},
+                 &status, e) < 0)
         return -(int)e->class;
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
         return read_helper_reply(out, found, &reply, e);
@@ -245,7 +249,7 @@ static int ask_helper(struct credential *out, bool *found, const char *name, con
     return 0;
 }
 
-/* ---- config.json -------------------------------------------------------------------------------------- */
+/* ---- config.json ------------------------------------------------------------------------ */
 
 static int read_auth_text(struct credential *c, const char *encoded, struct err *e)
 {
@@ -304,10 +308,11 @@ static int read_inline(struct credential *out, bool *found, const struct json *e
 
 static int find_in_config(struct credential *out, bool *found,
                           const struct credential_options *options, const struct json *config,
-                          const char *host, const char *repository, struct err *e)
+                          const struct best *wanted, struct err *e)
 {
-    struct best helper = {.host = host, .repository = repository};
-    struct best entry = helper;
+    struct best helper = *wanted;
+    struct best entry = *wanted;
+    const char *host = wanted->host;
     struct json *helpers = NULL;
     struct json *auths = NULL;
     const char *store = NULL;
@@ -373,7 +378,8 @@ int credential_find(struct credential *out, bool *found, const struct credential
         return e->class == ERR_NOMEM ? -ERR_NOMEM : err_set(e, ERR_INPUT, "%s: not JSON", path);
     if (json_kind(config) != JSON_KIND_OBJECT)
         return err_set(e, ERR_INPUT, "%s: not a JSON object", path);
-    if (find_in_config(out, found, options, config, host, repository, e) < 0) {
+    if (find_in_config(out, found, options, config,
+                       &(struct best){.host = host, .repository = repository}, e) < 0) {
         if (e->class == ERR_CORRUPT)
             e->class = ERR_INPUT;
         return err_in(e, "%s", path);

@@ -29,7 +29,7 @@ enum {
 
 static const char *const manifest_headers[] = {ACCEPT_MANIFESTS, NULL};
 
-/* ---- Manifests ----------------------------------------------------------------------------------- */
+/* ---- Manifests -------------------------------------------------------------------------- */
 
 /* "manifests/<digest or tag>" */
 static char *manifest_path(const struct oci_ref *ref)
@@ -183,7 +183,7 @@ int registry_manifest(struct registry *r, const struct oci_ref *ref, struct oci_
     return 0;
 }
 
-/* ---- Blobs ------------------------------------------------------------------------------------------ */
+/* ---- Blobs ------------------------------------------------------------------------------ */
 
 struct download {
     struct registry *registry;
@@ -191,11 +191,10 @@ struct download {
     int fd;
     struct hasher *hasher; /* of the first `have` bytes of the file */
     uint64_t have;
-    uint64_t fresh;      /* bytes that came over the line, in all tries */
-    bool started;        /* the answer at hand has been judged */
-    unsigned bad_ranges; /* answers that were not the range asked for */
-    registry_progress *progress;
-    void *progress_ctx;
+    uint64_t fresh;                           /* bytes that came over the line, in all tries */
+    bool started;                             /* the answer at hand has been judged */
+    unsigned bad_ranges;                      /* answers that were not the range asked for */
+    const struct registry_progress *progress; /* may be NULL */
 };
 
 static int start_over(struct download *d, struct err *e)
@@ -271,7 +270,7 @@ static int take_bytes(void *ctx, const struct http_response *r, const void *data
     d->fresh += len;
     d->registry->counters.blob_bytes += len;
     if (d->progress)
-        d->progress(d->progress_ctx, len);
+        d->progress->arrived(d->progress->ctx, len);
     return 0;
 }
 
@@ -364,19 +363,15 @@ static int download(struct download *d, const struct oci_ref *ref, struct err *e
 }
 
 int registry_blob(struct registry *r, const struct oci_ref *ref, const struct oci_descriptor *d,
-                  int fd, registry_progress *progress, void *ctx, struct err *e)
+                  int fd, const struct registry_progress *progress, struct err *e)
 {
     char text[DIGEST_TEXT_MAX];
     AUTO_HASHER struct hasher *hasher = NULL;
 
     if (check_registry_ref(ref, e) < 0 || hasher_new(&hasher, d->digest.algorithm, e) < 0)
         return -(int)e->class;
-    struct download state = {.registry = r,
-                             .blob = d,
-                             .fd = fd,
-                             .hasher = hasher,
-                             .progress = progress,
-                             .progress_ctx = ctx};
+    struct download state = {
+        .registry = r, .blob = d, .fd = fd, .hasher = hasher, .progress = progress};
     if (download(&state, ref, e) < 0)
         return err_in(e, "blob %s", digest_print(&d->digest, text));
     return 0;

@@ -52,7 +52,7 @@ struct transfer {
     int64_t active_ms; /* when something last arrived */
 };
 
-/* ---- Life ------------------------------------------------------------------------------------ */
+/* ---- Life ------------------------------------------------------------------------------- */
 
 /* libcurl wants one call for the whole process, before the first handle. */
 static void init_curl(void)
@@ -145,7 +145,7 @@ static void worker_return(struct http *h, struct worker *w)
     (void)pthread_mutex_unlock(&h->lock);
 }
 
-/* ---- URLs ------------------------------------------------------------------------------------ */
+/* ---- URLs ------------------------------------------------------------------------------- */
 
 /* A part of a URL that is there; *out stays as it is when it is not. */
 static int url_part(char **out, CURLU *url, CURLUPart part, unsigned flags, struct err *e)
@@ -276,7 +276,7 @@ char *http_escape(const char *text)
     return copy;
 }
 
-/* ---- One transfer ------------------------------------------------------------------------------ */
+/* ---- One transfer ----------------------------------------------------------------------- */
 
 static bool is_success(int status)
 {
@@ -538,16 +538,22 @@ static bool set_options(const struct http *h, struct worker *w, struct transfer 
     return fine && set_method(easy, t->request);
 }
 
+/* Where the next request of a chain goes, and what it may carry. */
+struct hop {
+    char *url;
+    struct origin origin;
+    const char *authorization;
+};
+
 /* Sends one request to one URL and takes the answer; what came is in t->response. */
-static int transfer_once(struct http *h, struct transfer *t, const char *url,
-                         const struct origin *o, const char *authorization, int64_t deadline_ms,
-                         struct err *e)
+static int transfer_once(struct http *h, struct transfer *t, const struct hop *hop,
+                         int64_t deadline_ms, struct err *e)
 {
     struct curl_slist *headers = NULL;
     CURLcode result = CURLE_OK;
     int rc;
 
-    if (build_headers(&headers, t->request, authorization, e) < 0)
+    if (build_headers(&headers, t->request, hop->authorization, e) < 0)
         return -(int)e->class;
     struct worker *w = worker_borrow(h);
     if (!w) {
@@ -558,7 +564,7 @@ static int transfer_once(struct http *h, struct transfer *t, const char *url,
     t->dropped = 0;
     t->enough = false;
     t->following = false;
-    if (!set_options(h, w, t, url, o, headers) ||
+    if (!set_options(h, w, t, hop->url, &hop->origin, headers) ||
         curl_multi_add_handle(w->multi, w->easy) != CURLM_OK) {
         rc = err_nomem(e, "HTTP request");
     } else {
@@ -574,14 +580,7 @@ static int transfer_once(struct http *h, struct transfer *t, const char *url,
     return rc;
 }
 
-/* ---- Requests ---------------------------------------------------------------------------------- */
-
-/* Where the next request of a chain goes, and what it may carry. */
-struct hop {
-    char *url;
-    struct origin origin;
-    const char *authorization;
-};
+/* ---- Requests --------------------------------------------------------------------------- */
 
 static void hop_fini(struct hop *hop)
 {
@@ -641,7 +640,7 @@ static int perform(struct http *h, struct transfer *t, struct hop *hop, struct e
 
     for (int redirects = 0;; redirects++) {
         if (cancel_check(h->options.cancel, e) < 0 || check_plain(h, &hop->origin, e) < 0 ||
-            transfer_once(h, t, hop->url, &hop->origin, hop->authorization, deadline_ms, e) < 0)
+            transfer_once(h, t, hop, deadline_ms, e) < 0)
             return -(int)e->class;
         if (!t->following)
             return 0;

@@ -203,7 +203,7 @@ int http_status_error(struct err *e, const struct http_response *r, const char *
     return -(int)e->class;
 }
 
-/* ---- Plain HTTP ---------------------------------------------------------------------------- */
+/* ---- Plain HTTP ------------------------------------------------------------------------- */
 
 /* Length of the host in "host:port" or "[v6]:port". */
 static size_t host_len(const char *host)

@@ -22,7 +22,7 @@
 #include "base/err.h"
 #include "registry/registry.h"
 
-/* ---- Transport (http.c) ------------------------------------------------------------------ */
+/* ---- Transport (http.c) ----------------------------------------------------------------- */
 
 /* Connections and settings; one for all threads. Proxies come from the environment as libcurl
  * reads it; SSL_CERT_FILE names other CA certificates. */
@@ -128,7 +128,7 @@ char *http_escape(const char *text) MUST_USE;
 /* The URL without user, password, query and fragment, for people; free with free(). */
 char *http_printable_url(const char *url) MUST_USE;
 
-/* ---- Re-tries (client.c) ------------------------------------------------------------------ */
+/* ---- Re-tries (client.c) ---------------------------------------------------------------- */
 
 struct retry {
     unsigned tries; /* in all; the first counts */
@@ -144,7 +144,7 @@ struct retry {
  */
 bool retry_again(struct retry *r, struct err *e) MUST_USE;
 
-/* ---- Rate gates (gate.c) ------------------------------------------------------------------- */
+/* ---- Rate gates (gate.c) ---------------------------------------------------------------- */
 
 /*
  * One gate per host. A 429 closes it for everyone; after the wait one request goes ahead as a
@@ -178,7 +178,7 @@ int gate_enter(struct gates *g, const char *host, struct gate_pass *out, struct 
 void gate_leave(struct gates *g, const struct gate_pass *pass, enum gate_answer answer,
                 int64_t retry_after_ms);
 
-/* ---- Logins (credentials.c) ---------------------------------------------------------------- */
+/* ---- Logins (credentials.c) ------------------------------------------------------------- */
 
 struct credential {
     char *user;
@@ -205,7 +205,7 @@ int credential_find(struct credential *out, bool *found, const struct credential
 /* Value of Authorization for a login (RFC 7617); free with free(); NULL when memory is short. */
 char *credential_basic(const struct credential *c) MUST_USE;
 
-/* ---- Tokens (auth.c) ------------------------------------------------------------------------ */
+/* ---- Tokens (auth.c) -------------------------------------------------------------------- */
 
 /* What WWW-Authenticate asks for (RFC 9110, section 11; distribution's token specification). */
 struct challenge {
@@ -248,7 +248,7 @@ void auth_accepted(struct auth *a, const struct oci_ref *ref, const struct auth_
 int auth_refused(struct auth *a, const struct oci_ref *ref, const struct http_response *r,
                  struct auth_use *use, struct err *e) MUST_USE;
 
-/* ---- Exchanges (client.c) -------------------------------------------------------------------- */
+/* ---- Exchanges (client.c) --------------------------------------------------------------- */
 
 /* Waits that tests shorten. */
 struct registry_tuning {

@@ -56,15 +56,20 @@ int registry_head(struct registry *r, const struct oci_ref *ref, struct digest *
 int registry_manifest(struct registry *r, const struct oci_ref *ref, struct oci_descriptor *out,
                       struct buf *body, struct err *e) MUST_USE;
 
-/* Progress of a transfer: bytes that have arrived in addition; from the calling thread. */
-typedef void registry_progress(void *ctx, uint64_t bytes);
+/* Told about bytes of a transfer that have arrived in addition; from the calling thread. */
+struct registry_progress {
+    void (*arrived)(void *ctx, uint64_t bytes);
+    void *ctx;
+};
 
 /*
- * Downloads a blob to `fd`, continuing what it already holds (a partial file of an earlier try or run),
- * verifies size and digest of the whole. On ERR_DIGEST the file is truncated to 0. The caller syncs and renames.
+ * Downloads a blob to `fd` (open for reading and writing), continuing what it already holds (a
+ * partial file of an earlier try or run), verifies size and digest of the whole. Wrong bytes are
+ * fetched once more; on ERR_DIGEST the file is truncated to 0, after other errors it keeps what has
+ * arrived. The caller syncs and renames.
  */
 int registry_blob(struct registry *r, const struct oci_ref *ref, const struct oci_descriptor *d,
-                  int fd, registry_progress *progress, void *ctx, struct err *e) MUST_USE;
+                  int fd, const struct registry_progress *progress, struct err *e) MUST_USE;
 
 /* ---- Template server (E2B API) ------------------------------------------------------------ */
 
@@ -110,9 +115,15 @@ DEFINE_AUTO(e2b, e2b_free)
 #define AUTO_E2B CLEANUP(e2b_free_auto_)
 
 /*
- * Registers a template under its alias: looks the alias up, removes a failed or stuck build of
- * ours, creates (POST /v3/templates), starts the build (POST /v2/templates/{id}/builds/{id}), polls
- * the status until ready or error; a failed build's alias is freed again. Thread-safe.
+ * Registers a template under its alias: looks the alias up, waits for a build of it that is under way,
+ * removes a failed or stuck one, creates (POST /v3/templates), starts the build
+ * (POST /v2/templates/{id}/builds/{id}), polls the status until ready or error; a failed build's alias
+ * is freed again, also after a cancellation. With `force` on a server that keeps one build per
+ * template the ready one is deleted first.
+ * ERR_STEP: the build failed, with the server's reason. ERR_TIMEOUT: not ready in time. ERR_DENIED: key,
+ * or an alias of someone else. ERR_BUSY: others keep taking the alias. ERR_UNSUPPORTED: refused by the
+ * server, or a text holds '<', which servers may take for markup. ERR_NET, ERR_LIMIT, ERR_CORRUPT.
+ * Thread-safe.
  */
 int e2b_register(struct e2b *c, const struct e2b_template *t, e2b_log *log, void *ctx,
                  struct e2b_result *out, struct err *e) MUST_USE;

@@ -18,6 +18,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/*
+ * Descriptors 0 to 2 must be taken, by whatever: a pipe of ours that got such a number would be lost
+ * when a child puts its own in place.
+ */
+static void hold_stdio(void)
+{
+    for (int fd = 0; fd <= 2; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && openat(AT_FDCWD, "/", O_RDONLY | O_DIRECTORY) != fd)
+            return;
+    }
+}
+
 static int guest_init(struct guest *g)
 {
     g->console = g->root = g->cgroups = -1;
@@ -102,6 +114,7 @@ static int run_process(struct guest *g, enum channel_kind kind, int fd)
 
 int main(int argc, char **argv)
 {
+    hold_stdio();
     struct guest *g =
         mmap(NULL, sizeof(*g), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (g == MAP_FAILED || guest_init(g) < 0)

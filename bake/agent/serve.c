@@ -89,15 +89,22 @@ static void answer_u64(struct guest *g, uint32_t stream, uint64_t value)
     channel_send(&g->channel, AGENT_OK, stream, payload, sizeof(payload));
 }
 
+static void session_end(struct guest *g)
+{
+    process_abandon(g, false);
+    if (!g->frozen)
+        transfer_abort(&g->transfer);
+    for (size_t i = 0; i < PROBES_MAX; i++)
+        source_close(&g->probes[i].link);
+}
+
 static void serve_hello(struct guest *g, const struct agent_frame *f)
 {
     struct channel *c = &g->channel;
     if (f->len != AGENT_HELLO_LEN)
         return;
     if (!c->session || memcmp(c->nonce, f->payload, AGENT_NONCE_LEN) != 0) {
-        process_abandon(g, false);
-        if (!g->frozen)
-            transfer_abort(&g->transfer);
+        session_end(g);
         channel_desync(c);
         memcpy(c->nonce, f->payload, AGENT_NONCE_LEN);
         c->session = true;
@@ -388,15 +395,6 @@ static bool serve_frame(struct guest *g, const struct agent_frame *f)
 }
 
 /* ---- The loop ------------------------------------------------------------------------------- */
-
-static void session_end(struct guest *g)
-{
-    process_abandon(g, false);
-    if (!g->frozen)
-        transfer_abort(&g->transfer);
-    for (size_t i = 0; i < PROBES_MAX; i++)
-        source_close(&g->probes[i].link);
-}
 
 static void serve_frames(struct guest *g)
 {

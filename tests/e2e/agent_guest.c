@@ -22,6 +22,7 @@
 #include "base/proc.h"
 
 #define BUSYBOX "/bin/busybox"
+#define QEMU_NBD "/usr/bin/qemu-nbd"
 
 enum { BOOT_MS = 180000, MEMORY_MB = 256 };
 
@@ -49,7 +50,8 @@ static void run_tool(const char *const argv[])
     int status = -1;
     struct buf said;
     buf_init(&said, 1 << 20);
-    check(proc_run(argv, NULL, NULL, &said, 60000, NULL, &status, &e), &e);
+    check(proc_run(argv, &(struct proc_io){.err_out = &said, .timeout_ms = 60000}, &status, &e),
+          &e);
     if (status != 0)
         fail_msg("%s: %s", argv[0], buf_text(&said));
     buf_fini(&said);
@@ -59,9 +61,11 @@ static void serve_disk(struct machine *m, const char *disk)
 {
     struct err e = ERR_INIT;
     snprintf(m->nbd_socket, sizeof(m->nbd_socket), "%s/nbd.sock", m->dir);
-    const char *const serve[] = {"qemu-nbd", "-f", "raw",         "-t", "-e",
+    const char *const serve[] = {QEMU_NBD, "-f", "raw",         "-t", "-e",
                                  "4",        "-k", m->nbd_socket, disk, NULL};
-    check(proc_start(&m->nbd, serve, NULL, NULL, -1, -1, -1, &e), &e);
+    check(proc_start(&m->nbd, serve,
+                     &(struct proc_setup){.stdin_fd = -1, .stdout_fd = -1, .stderr_fd = -1}, &e),
+          &e);
     int64_t until = clock_ms() + 10000;
     while (access(m->nbd_socket, F_OK) < 0 && clock_ms() < until)
         clock_sleep_ms(5);
@@ -396,8 +400,8 @@ static void test_bad_disk(void **state)
 
 int main(void)
 {
-    if (access(BUSYBOX, X_OK) < 0 || !getenv("TB2_TEST_CACHE")) {
-        puts("needs " BUSYBOX " (static) and TB2_TEST_CACHE");
+    if (access(BUSYBOX, X_OK) < 0 || access(QEMU_NBD, X_OK) < 0 || !getenv("TB2_TEST_CACHE")) {
+        puts("needs " BUSYBOX " (static), " QEMU_NBD " and TB2_TEST_CACHE");
         return 77;
     }
     const struct CMUnitTest tests[] = {

@@ -54,7 +54,7 @@ static void run(const char *const argv[])
 {
     struct err e = ERR_INIT;
     int status = 0;
-    ASSERT_OK(proc_run(argv, NULL, NULL, NULL, RUN_MS, NULL, &status, &e), e);
+    ASSERT_OK(proc_run(argv, &(struct proc_io){.timeout_ms = RUN_MS}, &status, &e), e);
     assert_int_equal(status, 0);
 }
 

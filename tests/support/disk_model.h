@@ -22,8 +22,8 @@ struct disk_port {
 /* Seed of the run: TB2_SEED, else `fallback`. */
 uint64_t disk_model_seed(uint64_t fallback);
 
-/* `steps` requests on each of `count` ports at once, applied to `model` (`size` bytes) too; a read that
- * differs prints what and the seed and makes it false. */
+/* `steps` requests on each of `count` ports at once, applied to `model` (`size` bytes) too. False
+ * once a read differs: what and the seed are printed. */
 bool disk_model_exercise(const struct disk_port *ports, size_t count, uint8_t *model, size_t size,
                          size_t steps, uint64_t seed);
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -55,7 +56,12 @@ static void run(struct fixture *f, const char *const argv[])
     struct err e = ERR_INIT;
     struct proc p = {.pid = -1};
     int status = -1;
-    assert_int_equal(proc_start(&p, argv, f->path, NULL, -1, -1, -1, &e), 0);
+    assert_int_equal(
+        proc_start(
+            &p, argv,
+            &(struct proc_setup){.cwd = f->path, .stdin_fd = -1, .stdout_fd = -1, .stderr_fd = -1},
+            &e),
+        0);
     assert_int_equal(proc_wait(&p, 20000, NULL, &status, &e), 0);
     assert_int_equal(status, 0);
 }
@@ -253,6 +259,79 @@ static void test_bad_order(void **state)
     }
 }
 
+static void put_program(struct fixture *f, const char *path, const char *text)
+{
+    put_text(f, path, text);
+    assert_int_equal(fchmodat(f->dir, path, 0755, 0), 0);
+}
+
+/* guest_kernel_get with `bin` of the fixture first in PATH. */
+static int get_with_programs(struct fixture *f, struct guest_kernel *k, struct err *e)
+{
+    AUTO_FREE char *path = mem_strdup(getenv("PATH"));
+    AUTO_FREE char *longer = mem_printf("%s/bin:%s", f->path, path);
+    assert_int_equal(setenv("PATH", longer, 1), 0);
+    int rc = guest_kernel_get(k, f->path, NULL, e);
+    assert_int_equal(setenv("PATH", path, 1), 0);
+    return rc;
+}
+
+/* A real package; apt is played by two scripts, in German. */
+static void test_fetch(void **state)
+{
+    struct fixture *f = *state;
+    struct err e = ERR_INIT;
+    put_package(f);
+    put_text(f, "package/DEBIAN/control",
+             "Package: linux-image-" RELEASE "\nVersion: 1\nArchitecture: amd64\n"
+             "Maintainer: nobody <nobody@localhost>\nDescription: a made-up kernel\n");
+    run(f, (const char *const[]){"mv", "boot", "usr", "package", NULL});
+    run(f, (const char *const[]){"dpkg-deb", "-b", "package", "kernel.deb", NULL});
+    put_program(f, "bin/apt-cache",
+                "#!/bin/sh\necho linux-image-6.12-cloud-amd64\n"
+                "echo '  H\303\244ngt ab von: linux-image-" RELEASE "'\n");
+    AUTO_FREE char *get_text = mem_printf("#!/bin/sh\nexec cp %s/kernel.deb .\n", f->path);
+    put_program(f, "bin/apt-get", get_text);
+    struct guest_kernel k = {0};
+    if (get_with_programs(f, &k, &e) < 0)
+        fail_msg("%s", e.text);
+    assert_string_equal(k.release, RELEASE);
+    assert_false(file_exists(f->dir, "kernel/.fetch"));
+    guest_kernel_fini(&k);
+    get(f, &k); /* from now on nobody is asked */
+    guest_kernel_fini(&k);
+}
+
+static void test_fetch_fails(void **state)
+{
+    struct fixture *f = *state;
+    static const struct {
+        const char *cache, *get;
+        enum err_class class;
+        const char *text;
+    } cases[] = {
+        {"#!/bin/sh\n", "#!/bin/sh\n", ERR_NOTFOUND, "apt knows no package"},
+        {"#!/bin/sh\necho '  Depends: linux-image-1'\n",
+         "#!/bin/sh\necho 'E: Could not resolve deb.example' >&2\nexit 100\n", ERR_NET,
+         "Could not resolve deb.example"},
+        {"#!/bin/sh\necho '  Depends: linux-image-1'\n", "#!/bin/sh\n", ERR_NOTFOUND,
+         "left no package"},
+        {"#!/bin/sh\necho '  Depends: linux-image-1'\n", "#!/bin/sh\necho rubbish > x.deb\n",
+         ERR_NET, "dpkg-deb"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct err e = ERR_INIT;
+        put_program(f, "bin/apt-cache", cases[i].cache);
+        put_program(f, "bin/apt-get", cases[i].get);
+        struct guest_kernel k = {0};
+        assert_int_equal(get_with_programs(f, &k, &e), -(int)cases[i].class);
+        if (!strstr(e.text, cases[i].text))
+            fail_msg("expected '%s' in: %s", cases[i].text, e.text);
+        assert_non_null(strstr(e.hint, "apt-get update"));
+        assert_false(file_exists(f->dir, "kernel/.fetch"));
+    }
+}
+
 /* Without apt the message says what to do, and nothing is left behind. */
 static void test_no_apt(void **state)
 {
@@ -299,6 +378,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {CASE(test_import),    CASE(test_import_refuses),
                                        CASE(test_payload),   CASE(test_cache),
-                                       CASE(test_bad_order), CASE(test_no_apt)};
+                                       CASE(test_bad_order), CASE(test_no_apt),
+                                       CASE(test_fetch),     CASE(test_fetch_fails)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

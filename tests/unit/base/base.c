@@ -222,22 +222,32 @@ static void processes_end_as_told(void **state)
     buf_init(&err_out, 100);
     int status = -1;
     const char *const echo[] = {"sh", "-c", "cat; echo no >&2; exit 3", NULL};
-    assert_int_equal(proc_run(echo, "in", &out, &err_out, 10000, NULL, &status, &e), 0);
+    assert_int_equal(
+        proc_run(
+            echo,
+            &(struct proc_io){.input = "in", .out = &out, .err_out = &err_out, .timeout_ms = 10000},
+            &status, &e),
+        0);
     assert_string_equal(buf_text(&out), "in");
     assert_string_equal(buf_text(&err_out), "no\n");
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 3);
     const char *const missing[] = {"tb2-no-such-program", NULL};
-    assert_int_equal(proc_run(missing, NULL, NULL, NULL, 10000, NULL, &status, &e), -ERR_NOTFOUND);
+    assert_int_equal(proc_run(missing, &(struct proc_io){.timeout_ms = 10000}, &status, &e),
+                     -ERR_NOTFOUND);
     const char *const hang[] = {"sh", "-c", "sleep 1000 & sleep 1000", NULL};
-    assert_int_equal(proc_run(hang, NULL, NULL, NULL, 50, NULL, &status, &e), -ERR_TIMEOUT);
+    assert_int_equal(proc_run(hang, &(struct proc_io){.timeout_ms = 50}, &status, &e),
+                     -ERR_TIMEOUT);
     struct cancel c;
     assert_int_equal(cancel_init(&c, &e), 0);
     cancel_set(&c);
-    assert_int_equal(proc_run(hang, NULL, NULL, NULL, 60000, &c, &status, &e), -ERR_CANCELLED);
+    assert_int_equal(
+        proc_run(hang, &(struct proc_io){.timeout_ms = 60000, .cancel = &c}, &status, &e),
+        -ERR_CANCELLED);
     cancel_fini(&c);
     const char *const flood[] = {"sh", "-c", "head -c 1000000 /dev/zero | tr '\\0' x", NULL};
     buf_fini(&out);
-    assert_int_equal(proc_run(flood, NULL, &out, NULL, 10000, NULL, &status, &e), 0);
+    assert_int_equal(
+        proc_run(flood, &(struct proc_io){.out = &out, .timeout_ms = 10000}, &status, &e), 0);
     assert_int_equal(out.len, 100);
 }
 

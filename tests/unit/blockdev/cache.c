@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The chunk cache and the device over it, against a real store: damaged chunks, a cache below the
- * of failures: damaged chunk, cache below one chunk, chunk shorter than promised. */
+/* The chunk cache and the device over it, against a real store: damaged and short chunks, a cache
+ * smaller than a chunk, many readers of one chunk. */
 #include "fixture.h"
 
 #include <errno.h>

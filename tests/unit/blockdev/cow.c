@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -186,16 +187,34 @@ static void upper_fails_one_request(void **state)
     write_byte(d, 3 * BLOCK_SIZE, 3 * BLOCK_SIZE, 2);
 }
 
-struct late_write {
+struct part_write {
     struct bdev *device;
+    uint64_t off;
+    atomic_bool started;
     int rc;
+    pthread_t thread;
 };
 
-static void *write_part_of_first_block(void *arg)
+static void *write_part(void *arg)
 {
-    struct late_write *w = arg;
-    w->rc = bdev_write(w->device, "late", 4, 8);
+    struct part_write *w = arg;
+    atomic_store(&w->started, true);
+    w->rc = bdev_write(w->device, "part", 4, w->off);
     return NULL;
+}
+
+static void part_write_start(struct part_write *w, struct bdev *d, uint64_t off)
+{
+    *w = (struct part_write){.device = d, .off = off, .rc = 1};
+    assert_int_equal(pthread_create(&w->thread, NULL, write_part, w), 0);
+    while (!atomic_load(&w->started))
+        ;
+}
+
+static void part_write_end(struct part_write *w)
+{
+    pthread_join(w->thread, NULL);
+    assert_int_equal(w->rc, 0);
 }
 
 static void slow_lower_delays_its_range_alone(void **state)
@@ -203,21 +222,42 @@ static void slow_lower_delays_its_range_alone(void **state)
     struct fixture *f = *state;
     struct bdev *lower;
     AUTO_BDEV struct bdev *d = open_cow(f, &lower, 0);
+    struct part_write slow;
     memdev_close_gate(lower);
-    struct late_write late = {.device = d, .rc = 1};
-    pthread_t thread;
-    assert_int_equal(pthread_create(&thread, NULL, write_part_of_first_block, &late), 0);
+    part_write_start(&slow, d, 8);
     while (memdev_waiting(lower) == 0)
         ; /* it is about to read the block's other bytes */
     write_byte(d, BLOCK_SIZE, BLOCK_SIZE, 1);
     expect(d, BLOCK_SIZE, BLOCK_SIZE, 1);
     assert_int_equal(bdev_discard(d, 2 * BLOCK_SIZE, 2 * BLOCK_SIZE), 0);
     memdev_open_gate(lower);
-    pthread_join(thread, NULL);
-    assert_int_equal(late.rc, 0);
+    part_write_end(&slow);
     uint8_t data[16];
     assert_int_equal(bdev_read(d, data, sizeof(data), 0), 0);
-    assert_memory_equal(data, "\xaa\xaa\xaa\xaa\xaa\xaa\xaa\xaalate\xaa\xaa\xaa\xaa", 16);
+    assert_memory_equal(data, "\xaa\xaa\xaa\xaa\xaa\xaa\xaa\xaapart\xaa\xaa\xaa\xaa", 16);
+}
+
+/* Two parts of one block, the second written while the first still reads what is around it. */
+static void parts_of_one_block_at_once(void **state)
+{
+    struct fixture *f = *state;
+    struct bdev *lower;
+    AUTO_BDEV struct bdev *d = open_cow(f, &lower, 0);
+    for (uint64_t off = 0; off < SIZE; off += BLOCK_SIZE) {
+        struct part_write first, second;
+        memdev_close_gate(lower);
+        part_write_start(&first, d, off);
+        while (memdev_waiting(lower) == 0)
+            ;
+        part_write_start(&second, d, off + 8);
+        sched_yield(); /* time for the second to do the wrong thing, were it able to */
+        memdev_open_gate(lower);
+        part_write_end(&first);
+        part_write_end(&second);
+        uint8_t data[12];
+        assert_int_equal(bdev_read(d, data, sizeof(data), off), 0);
+        assert_memory_equal(data, "part\xaa\xaa\xaa\xaapart", 12);
+    }
 }
 
 static void knows_its_zeros(void **state)
@@ -395,6 +435,7 @@ int main(void)
         WITH_STORE(lower_fails_one_request),
         WITH_STORE(upper_fails_one_request),
         WITH_STORE(slow_lower_delays_its_range_alone),
+        WITH_STORE(parts_of_one_block_at_once),
         WITH_STORE(knows_its_zeros),
         WITH_STORE(odd_size_is_refused),
         WITH_STORE(seal_has_the_changes_alone),

@@ -50,7 +50,7 @@ static int run(const char *const argv[], struct buf *out)
     int status = 0;
     buf_fini(out);
     buf_init(out, 64 * MIB);
-    if (proc_run(argv, NULL, out, NULL, 60000, NULL, &status, &e) < 0) {
+    if (proc_run(argv, &(struct proc_io){.out = out, .timeout_ms = 60000}, &status, &e) < 0) {
         if (e.class == ERR_NOTFOUND)
             skip();
         fail_msg("%s", e.text);

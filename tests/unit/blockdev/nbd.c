@@ -322,6 +322,34 @@ static void slow_read_delays_nothing(void **state)
     server_stop(&s);
 }
 
+/* Replies larger than a socket's buffer, which must not run into one another. */
+static void many_reads_in_flight(void **state)
+{
+    enum { COUNT = 64, LEN = 300000, STRIDE = 11003 };
+    struct fixture *f = *state;
+    struct server s;
+    struct nbd_client c;
+    server_start(&s, f, true);
+    nbd_client_open(&c, s.path, 0);
+    AUTO_FREE uint8_t *data = mem_zalloc(LEN);
+    assert_non_null(data);
+    uint64_t first = c.next_cookie;
+    for (uint64_t i = 0; i < COUNT; i++)
+        nbd_client_send(&c, NBD_READ, NULL, LEN, i * STRIDE);
+    bool seen[COUNT] = {false};
+    for (int i = 0; i < COUNT; i++) {
+        uint64_t cookie;
+        assert_int_equal(nbd_client_simple_reply(&c, &cookie), 0);
+        assert_in_range(cookie, first, first + COUNT - 1);
+        assert_false(seen[cookie - first]);
+        seen[cookie - first] = true;
+        assert_true(nbd_client_receive(c.fd, data, LEN));
+        assert_memory_equal(data, memdev_bytes(s.device) + (cookie - first) * STRIDE, LEN);
+    }
+    nbd_client_close(&c);
+    server_stop(&s);
+}
+
 /* ---- Start and stop ---- */
 
 static void start_errors(void **state)
@@ -451,6 +479,7 @@ int main(void)
         WITH_STORE(device_errors_reach_the_client),
         WITH_STORE(broken_framing_is_cut_off),
         WITH_STORE(slow_read_delays_nothing),
+        WITH_STORE(many_reads_in_flight),
         WITH_STORE(start_errors),
         WITH_STORE(stop_closes_everything),
         WITH_STORE(too_many_connections),

@@ -51,7 +51,9 @@ static void run(const char *const argv[], struct buf *out)
     buf_init(&errors, 64 << 10);
     buf_init(out, 64 << 10);
     int status;
-    int rc = proc_run(argv, NULL, out, &errors, DEADLINE_MS, NULL, &status, &e);
+    int rc =
+        proc_run(argv, &(struct proc_io){.out = out, .err_out = &errors, .timeout_ms = DEADLINE_MS},
+                 &status, &e);
     if (rc == -ERR_NOTFOUND) {
         print_message("no %s here\n", argv[0]);
         skip();

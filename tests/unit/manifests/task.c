@@ -297,6 +297,50 @@ static void network(void **state)
     }
 }
 
+/* Whole files in the forms that suites use. */
+static void shapes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *file;
+        const char *image; /* NULL: none, so refused */
+        uint64_t cpus, memory_mb, storage_mb, alias_memory_mb, timeout_ms;
+        bool internet;
+        size_t env_count, host_env_count;
+    } cases[] = {
+        {"older", "example/mcmc-3.11:20251031", 4, 8192, 10240, 2048, 600000, true, 0, 0},
+        {"newer", "registry.example:5000/suite/install-things:20260403", 1, 2048, 10240, 2048,
+         600000, false, 1, 1},
+        {"steps",
+         "ghcr.example/x/y@sha256:0000000000000000000000000000000000000000000000000000000000000000",
+         2, 24576, 60000, 24576, 600000, false, 0, 0},
+        {"crlf", "haskell:9.4.8", 3, 2048, 10240, 2048, 1200000, true, 0, 0},
+        {"lookalike", NULL, 0, 0, 0, 0, 0, false, 0, 0},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct err e = ERR_INIT;
+        AUTO_BUF struct buf text;
+        AUTO_TASK struct task *t = NULL;
+        AUTO_FREE char *path = mem_printf(TB2_TEST_DATA "/manifests/tasks/%s.toml", cases[i].file);
+        buf_init(&text, LIMIT_TASK_TOML);
+        assert_int_equal(file_read(AT_FDCWD, path, &text, &e), 0);
+        int rc = task_parse(&t, cases[i].file, path, text.data, text.len, &e);
+        if ((rc == 0) != (cases[i].image != NULL))
+            fail_msg("%s: %s", cases[i].file, e.text);
+        if (rc < 0)
+            continue;
+        assert_string_equal(t->image, cases[i].image);
+        assert_int_equal(t->cpus, cases[i].cpus);
+        assert_int_equal(t->memory_mb, cases[i].memory_mb);
+        assert_int_equal(t->storage_mb, cases[i].storage_mb);
+        assert_int_equal(t->alias_memory_mb, cases[i].alias_memory_mb);
+        assert_int_equal(t->build_timeout_ms, cases[i].timeout_ms);
+        assert_int_equal(t->allow_internet, cases[i].internet);
+        assert_int_equal(t->env_count, cases[i].env_count);
+        assert_int_equal(t->host_env_count, cases[i].host_env_count);
+    }
+}
+
 /* ---- Directories --------------------------------------------------------------------------- */
 
 static int make_set(void **state)
@@ -399,6 +443,7 @@ int main(void)
         cmocka_unit_test(images),
         cmocka_unit_test(variables),
         cmocka_unit_test(network),
+        cmocka_unit_test(shapes),
         cmocka_unit_test_setup_teardown(lists, make_set, remove_set),
         cmocka_unit_test_setup_teardown(loads, make_set, remove_set),
         cmocka_unit_test(memory_short),

@@ -48,7 +48,11 @@ static int start_server(void **state)
     char line[32] = "";
     if (pipe2(input, O_CLOEXEC) < 0 || pipe2(output, O_CLOEXEC) < 0)
         return -1;
-    int rc = proc_start(&server.process, argv, NULL, NULL, input[0], output[1], STDERR_FILENO, &e);
+    int rc =
+        proc_start(&server.process, argv,
+                   &(struct proc_setup){
+                       .stdin_fd = input[0], .stdout_fd = output[1], .stderr_fd = STDERR_FILENO},
+                   &e);
     close(input[0]);
     close(output[1]);
     if (rc < 0)

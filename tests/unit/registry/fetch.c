@@ -2,7 +2,7 @@
 /* Pulls against a scripted registry: resume, wrong bytes, statuses, redirects, stalls. */
 #include "world.h"
 
-/* ---- Resume --------------------------------------------------------------------------------- */
+/* ---- Resume ----------------------------------------------------------------------------- */
 
 enum second { HONEST, IGNORES_RANGE, OTHER_TOTAL, OTHER_OFFSET, NO_RANGE_HEADER, REFUSES_RANGE };
 
@@ -111,7 +111,7 @@ static void test_wrong_offset(void **state UNUSED)
     }
 }
 
-/* ---- What is in the file before ----------------------------------------------------------------- */
+/* ---- What is in the file before --------------------------------------------------------- */
 
 struct plain {
     struct world *world;
@@ -177,7 +177,7 @@ static void test_empty_blob(void **state UNUSED)
     world_stop(&w);
 }
 
-/* ---- Bytes that are not the blob's ------------------------------------------------------------------ */
+/* ---- Bytes that are not the blob's ------------------------------------------------------ */
 
 enum fault { WRONG_BYTES, TOO_LONG, SHORT_BODY, WRONG_ONCE };
 
@@ -256,7 +256,7 @@ static void test_sha512(void **state UNUSED)
     }
 }
 
-/* ---- Statuses ------------------------------------------------------------------------------------------ */
+/* ---- Statuses --------------------------------------------------------------------------- */
 
 struct statuses {
     int status;
@@ -343,7 +343,7 @@ static void test_statuses(void **state UNUSED)
     }
 }
 
-/* ---- Manifests ------------------------------------------------------------------------------------------ */
+/* ---- Manifests -------------------------------------------------------------------------- */
 
 struct manifest {
     const char *digest_header;
@@ -437,7 +437,7 @@ static void test_huge_manifest(void **state UNUSED)
     world_stop(&w);
 }
 
-/* ---- Redirects ------------------------------------------------------------------------------------------ */
+/* ---- Redirects -------------------------------------------------------------------------- */
 
 struct redirect {
     struct world *world;
@@ -539,7 +539,7 @@ static void test_redirects(void **state UNUSED)
     }
 }
 
-/* ---- Reaching the registry ---------------------------------------------------------------------------------- */
+/* ---- Reaching the registry -------------------------------------------------------------- */
 
 static void test_refused(void **state UNUSED)
 {

@@ -139,7 +139,10 @@ static bool serve(struct service *s)
 
     put(s, "config.yml", config);
     put(s, "htpasswd", htpasswd);
-    return proc_start(&s->proc, argv, NULL, NULL, -1, -1, -1, &e) == 0 && wait_until_up(s);
+    return proc_start(&s->proc, argv,
+                      &(struct proc_setup){.stdin_fd = -1, .stdout_fd = -1, .stderr_fd = -1},
+                      &e) == 0 &&
+           wait_until_up(s);
 }
 
 static int setup(void **state)
@@ -240,7 +243,8 @@ static void test_blob(void **state)
         uint64_t sum = 0;
 
         assert_int_equal(file_pwrite_full(fd, s->blob, parts[i], 0, &e), 0);
-        if (registry_blob(s->client, &ref, &d, fd, count_bytes, &sum, &e) < 0)
+        if (registry_blob(s->client, &ref, &d, fd, &(struct registry_progress){count_bytes, &sum},
+                          &e) < 0)
             fail_msg("%s", e.text);
         assert_int_equal(file_pread_full(fd, data, BLOB_SIZE, 0, &e), 0);
         assert_memory_equal(data, s->blob, BLOB_SIZE);
@@ -274,7 +278,7 @@ static void test_unknown(void **state)
     struct err e = ERR_INIT;
     AUTO_FD int fd = memfd_create("blob", MFD_CLOEXEC);
     digest_bytes(&d.digest, "x", 1);
-    assert_int_equal(registry_blob(s->client, &ref, &d, fd, NULL, NULL, &e), -ERR_NOTFOUND);
+    assert_int_equal(registry_blob(s->client, &ref, &d, fd, NULL, &e), -ERR_NOTFOUND);
     oci_ref_fini(&ref);
 }
 

@@ -2,7 +2,7 @@
 /* Tokens: reply shapes, tokens that die during a pull, refusals, identity tokens; and rate limits. */
 #include "world.h"
 
-/* ---- A registry that wants tokens ------------------------------------------------------------- */
+/* ---- A registry that wants tokens ------------------------------------------------------- */
 
 struct tokens {
     struct world *world;
@@ -256,7 +256,7 @@ static void test_login(void **state UNUSED)
     }
 }
 
-/* ---- Rate limits ---------------------------------------------------------------------------------- */
+/* ---- Rate limits ------------------------------------------------------------------------ */
 
 struct limits {
     struct world *world;
@@ -330,7 +330,7 @@ static void test_other_host(void **state UNUSED)
     assert_int_equal(world_pull(&w, &e), -ERR_LIMIT);
     assert_int_equal(world_pull(&w, &e), -ERR_LIMIT); /* without a request */
     assert_int_equal(s.requests, 1);
-    assert_int_equal(registry_blob(w.client, &other.ref, &other.blob, other.fd, NULL, NULL, &e), 0);
+    assert_int_equal(registry_blob(w.client, &other.ref, &other.blob, other.fd, NULL, &e), 0);
     world_check_file(&other);
     world_stop(&other);
     world_stop(&w);
@@ -386,7 +386,7 @@ static void test_herd(void **state UNUSED)
     world_stop(&w);
 }
 
-/* ---- Out of memory ------------------------------------------------------------------------------- */
+/* ---- Out of memory ---------------------------------------------------------------------- */
 
 /* Each allocation of a pull with login and token fails once: a clean ERR_NOMEM, or it did not
  * matter; nothing leaks (sanitizer build). */

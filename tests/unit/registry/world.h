@@ -93,7 +93,7 @@ static inline void world_stop(struct world *w)
 
 static inline int world_pull(struct world *w, struct err *e)
 {
-    return registry_blob(w->client, &w->ref, &w->blob, w->fd, NULL, NULL, e);
+    return registry_blob(w->client, &w->ref, &w->blob, w->fd, NULL, e);
 }
 
 static inline uint64_t world_file_size(const struct world *w)

@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: MIT */
+/* The parts of the pipeline that need no VM: shared work, VM places, guest context, records. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bake/pipeline.h"
+#include "base/file.h"
+#include "base/mem.h"
+
+/* ---- once ---- */
+
+struct once_test {
+    struct once *once;
+    atomic_int done; /* how many did the work */
+    atomic_int failed;
+    bool fail;
+};
+
+static void *want_work(void *self)
+{
+    struct once_test *t = self;
+    struct err e = ERR_INIT;
+    bool mine = false;
+    struct digest value = {0};
+    int rc = once_begin(t->once, "layer a", &mine, &value, &e);
+    if (rc == 0 && mine) {
+        atomic_fetch_add(&t->done, 1);
+        digest_bytes(&value, "a", 1);
+        if (t->fail)
+            rc = err_set(&e, ERR_NET, "no route");
+        once_end(t->once, "layer a", rc, &value, &e);
+    }
+    struct digest expected;
+    digest_bytes(&expected, "a", 1);
+    if (rc == -ERR_NET && strcmp(e.text, "no route") == 0)
+        atomic_fetch_add(&t->failed, 1);
+    else if (rc != 0 || !digest_equal(&value, &expected))
+        atomic_fetch_add(&t->failed, 100);
+    return NULL;
+}
+
+static void shared_work_is_done_once(void **state)
+{
+    (void)state;
+    for (int fail = 0; fail < 2; fail++) {
+        struct once_test t = {.fail = fail};
+        struct err e = ERR_INIT;
+        pthread_t threads[8];
+        assert_int_equal(once_new(&t.once, &e), 0);
+        for (size_t i = 0; i < ARRAY_LEN(threads); i++)
+            assert_int_equal(pthread_create(&threads[i], NULL, want_work, &t), 0);
+        for (size_t i = 0; i < ARRAY_LEN(threads); i++)
+            pthread_join(threads[i], NULL);
+        assert_int_equal(t.done, 1);
+        assert_int_equal(t.failed, fail ? 8 : 0);
+        once_free(t.once);
+    }
+}
+
+/* ---- VM places ---- */
+
+struct gate_test {
+    struct vm_gate gate;
+    atomic_int inside;
+    atomic_int most;
+};
+
+static void *enter_gate(void *self)
+{
+    struct gate_test *t = self;
+    struct err e = ERR_INIT;
+    for (int i = 0; i < 200; i++) {
+        if (vm_gate_enter(&t->gate, 40, NULL, &e) < 0)
+            return self;
+        int inside = atomic_fetch_add(&t->inside, 1) + 1;
+        int most = atomic_load(&t->most);
+        while (inside > most && !atomic_compare_exchange_weak(&t->most, &most, inside))
+            ;
+        atomic_fetch_sub(&t->inside, 1);
+        vm_gate_leave(&t->gate, 40);
+    }
+    return NULL;
+}
+
+static void vm_places_are_bounded(void **state)
+{
+    (void)state;
+    /* Five slots, but memory for two of 40 MB. */
+    struct gate_test t = {0};
+    vm_gate_init(&t.gate, 5, 100);
+    pthread_t threads[6];
+    for (size_t i = 0; i < ARRAY_LEN(threads); i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, enter_gate, &t), 0);
+    for (size_t i = 0; i < ARRAY_LEN(threads); i++) {
+        void *result = &t;
+        pthread_join(threads[i], &result);
+        assert_null(result);
+    }
+    assert_in_range(t.most, 1, 2);
+    assert_int_equal(t.gate.entered, 1200);
+    assert_int_equal(t.gate.used_memory_mb, 0);
+    /* One that asks for more than there is gets in alone; a cancelled wait ends. */
+    struct err e = ERR_INIT;
+    struct cancel c;
+    assert_int_equal(cancel_init(&c, &e), 0);
+    assert_int_equal(vm_gate_enter(&t.gate, 1000, &c, &e), 0);
+    cancel_set(&c);
+    assert_int_equal(vm_gate_enter(&t.gate, 1, &c, &e), -ERR_CANCELLED);
+    vm_gate_leave(&t.gate, 1000);
+    cancel_fini(&c);
+    vm_gate_fini(&t.gate);
+}
+
+/* ---- Guest context ---- */
+
+static void environment_is_sorted_and_replaced(void **state)
+{
+    (void)state;
+    struct err e = ERR_INIT;
+    struct guest_context c = {0};
+    static const char *const pairs[] = {"PATH=/bin", "A=1",     "PATH_X=y", "PATH=/usr/bin",
+                                        "B=",        "A=2=two", "Z"};
+    for (size_t i = 0; i < ARRAY_LEN(pairs); i++)
+        assert_int_equal(guest_context_set_pair(&c, pairs[i], &e), 0);
+    assert_int_equal(guest_context_set(&c, "B", "b", &e), 0);
+    static const char *const expected[] = {"A=2=two", "B=b", "PATH=/usr/bin", "PATH_X=y", "Z"};
+    assert_int_equal(c.env_count, ARRAY_LEN(expected));
+    for (size_t i = 0; i < ARRAY_LEN(expected); i++)
+        assert_string_equal(c.env[i], expected[i]);
+    assert_null(c.env[c.env_count]);
+    guest_context_fini(&c);
+}
+
+/* ---- Records ---- */
+
+struct store_test {
+    char path[64];
+    struct store *store;
+};
+
+static void open_test_store(struct store_test *t)
+{
+    struct err e = ERR_INIT;
+    snprintf(t->path, sizeof(t->path), "/tmp/tb2-bake-test-XXXXXX");
+    assert_non_null(mkdtemp(t->path));
+    assert_int_equal(store_open(&t->store, t->path, &e), 0);
+}
+
+static void close_test_store(struct store_test *t)
+{
+    struct err e = ERR_INIT;
+    store_close(t->store);
+    assert_int_equal(file_remove_tree(AT_FDCWD, t->path, &e), 0);
+}
+
+static struct json *make_document(const char *alias, const char *task)
+{
+    static const char *const digests[] = {"key", "disk", "base_disk", "memory", "state"};
+    static const char *const texts[] = {"vmm", "accel", "kernel", "created", "user", "workdir"};
+    struct json *j = json_new_object();
+    struct digest d;
+    digest_bytes(&d, alias, strlen(alias));
+    for (size_t i = 0; i < ARRAY_LEN(digests); i++)
+        json_set(j, digests[i], json_digest(&d));
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++)
+        json_set(j, texts[i], json_new_string(texts[i]));
+    json_set(j, "alias", json_new_string(alias));
+    json_set(j, "task", json_new_string(task));
+    json_set(j, "state_size", json_new_integer(5000));
+    json_set(j, "memory_mb", json_new_integer(2048));
+    json_set(j, "cpus", json_new_integer(2));
+    struct json *env = json_new_array();
+    json_append(env, json_new_string("A=1"));
+    json_set(j, "env", env);
+    return j;
+}
+
+static void put_template(struct store *s, const char *alias, const char *task)
+{
+    struct err e = ERR_INIT;
+    struct digest key;
+    struct digest record;
+    AUTO_JSON struct json *j = make_document(alias, task);
+    digest_bytes(&key, alias, strlen(alias));
+    assert_int_equal(template_put(s, &key, j, &record, &e), 0);
+    assert_int_equal(catalog_put(s, alias, task, &key, &record, &e), 0);
+}
+
+static void templates_are_found_by_alias_task_and_key(void **state)
+{
+    (void)state;
+    struct store_test t;
+    open_test_store(&t);
+    put_template(t.store, "tb2-one-0000000001", "one");
+    put_template(t.store, "tb2-two-0000000001", "two");
+    put_template(t.store, "tb2-two-0000000002", "two");
+    struct err e = ERR_INIT;
+    struct template *found = NULL;
+    assert_int_equal(template_load(&found, t.store, "tb2-one-0000000001", &e), 0);
+    assert_string_equal(found->task, "one");
+    assert_int_equal(found->cpus, 2);
+    assert_string_equal(found->env[0], "A=1");
+    assert_null(found->env[1]);
+    template_free(MOVE(found));
+    assert_int_equal(template_load(&found, t.store, "one", &e), 0);
+    template_free(MOVE(found));
+    assert_int_equal(template_load(&found, t.store, "two", &e), -ERR_INPUT);
+    assert_int_equal(template_load(&found, t.store, "three", &e), -ERR_NOTFOUND);
+    assert_int_equal(template_load(&found, t.store, "../../etc/passwd", &e), -ERR_NOTFOUND);
+    bool there = false;
+    struct digest key;
+    struct digest record;
+    digest_bytes(&key, "tb2-one-0000000001", 18);
+    assert_int_equal(template_find_key(t.store, &key, &there, &record, &e), 0);
+    assert_true(there);
+    digest_bytes(&key, "other", 5);
+    assert_int_equal(template_find_key(t.store, &key, &there, &record, &e), 0);
+    assert_false(there);
+    char **aliases = NULL;
+    size_t count = 0;
+    assert_int_equal(template_list(&aliases, &count, t.store, &e), 0);
+    assert_int_equal(count, 3);
+    assert_string_equal(aliases[2], "tb2-two-0000000002");
+    for (size_t i = 0; i < count; i++)
+        free(aliases[i]);
+    free(aliases);
+    close_test_store(&t);
+}
+
+static void damaged_records_are_refused(void **state)
+{
+    (void)state;
+    struct store_test t;
+    open_test_store(&t);
+    put_template(t.store, "tb2-one-0000000001", "one");
+    struct err e = ERR_INIT;
+    struct template *found = NULL;
+    assert_int_equal(template_load(&found, t.store, "one", &e), 0);
+    struct digest record = found->record;
+    template_free(MOVE(found));
+    char hex[DIGEST_TEXT_MAX];
+    AUTO_FREE char *path = mem_printf("templates/%s.json", digest_hex(&record, hex));
+    AUTO_FD int fd = -1;
+    assert_int_equal(file_open(&fd, store_dir(t.store), path, O_RDWR, 0, &e), 0);
+    assert_int_equal(file_pwrite_full(fd, " ", 1, 1, &e), 0);
+    assert_true(template_load_record(&found, t.store, &record, &e) < 0);
+    assert_null(found);
+    close_test_store(&t);
+}
+
+static void records_need_all_their_members(void **state)
+{
+    (void)state;
+    static const char *const required[] = {"disk",      "memory",  "state", "state_size",
+                                           "memory_mb", "cpus",    "env",   "alias",
+                                           "base_disk", "workdir", "vmm"};
+    for (size_t i = 0; i < ARRAY_LEN(required); i++) {
+        struct err e = ERR_INIT;
+        struct template *t = NULL;
+        AUTO_JSON struct json *j = make_document("tb2-one-0000000001", "one");
+        json_set(j, required[i], json_new_bool(true));
+        assert_int_equal(template_from_document(&t, j, &e), -ERR_CORRUPT);
+        assert_non_null(strstr(e.text, required[i]));
+        assert_null(t);
+    }
+}
+
+static void ready_checks_survive_the_record(void **state)
+{
+    (void)state;
+    char command[] = "test -e /x";
+    struct recipe_ready rows[] = {
+        {.kind = RECIPE_READY_NONE, .interval_ms = 1, .timeout_ms = 2, .try_timeout_ms = 3},
+        {.kind = RECIPE_READY_COMMAND, .command = command, .timeout_ms = 60000},
+        {.kind = RECIPE_READY_PORT, .port = 8080, .interval_ms = 500},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct err e = ERR_INIT;
+        struct recipe_ready got;
+        AUTO_JSON struct json *j = json_new_object();
+        json_set(j, "ready", ready_encode(&rows[i]));
+        assert_int_equal(ready_decode(&got, j, &e), 0);
+        assert_int_equal(got.kind, rows[i].kind);
+        assert_int_equal(got.port, rows[i].port);
+        assert_int_equal(got.interval_ms, rows[i].interval_ms);
+        assert_int_equal(got.timeout_ms, rows[i].timeout_ms);
+        if (rows[i].command)
+            assert_string_equal(got.command, command);
+        ready_fini(&got);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shared_work_is_done_once),
+        cmocka_unit_test(vm_places_are_bounded),
+        cmocka_unit_test(environment_is_sorted_and_replaced),
+        cmocka_unit_test(templates_are_found_by_alias_task_and_key),
+        cmocka_unit_test(damaged_records_are_refused),
+        cmocka_unit_test(records_need_all_their_members),
+        cmocka_unit_test(ready_checks_survive_the_record),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
