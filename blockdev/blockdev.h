@@ -102,7 +102,7 @@ int block_map_finish(struct block_map *m, struct err *e) MUST_USE;
 size_t block_map_find(const struct block_map *m, uint64_t off);
 
 /* A new map: `upper` where it has extents or where `zeros` (may be NULL: none) says so, else
- * `lower`. `zeros` is a map whose extents' chunk fields are ignored. */
+ * `lower`. `zeros` is a map whose extents' chunk fields are ignored. All are of one virtual size. */
 int block_map_overlay(struct block_map **out, const struct block_map *lower,
                       const struct block_map *upper, const struct block_map *zeros,
                       struct err *e) MUST_USE;
@@ -116,7 +116,8 @@ int block_map_copy_range(struct block_map *out, const struct block_map *in, uint
 int block_map_encode(const struct block_map *m, struct buf *out, struct err *e) MUST_USE;
 int block_map_decode(struct block_map **out, const void *bytes, size_t len, struct err *e) MUST_USE;
 
-/* Stores a map durably under disks/<hex>; *out is its digest. Load verifies. */
+/* Stores a map durably under disks/<hex>, after all chunks offered so far (this syncs the file
+ * system: docs/decisions/0001-chunk-durability.md); *out is its digest. Load verifies. */
 int store_put_map(struct store *s, const struct block_map *m, struct digest *out,
                   struct err *e) MUST_USE;
 int store_get_map(struct store *s, const struct digest *d, struct block_map **out,
