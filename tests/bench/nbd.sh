@@ -1,11 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# nbd.sh BUILD_DIR [SECONDS [MIB]]: reads of a warm disk over NBD, ours against qemu-nbd and nbdkit
-# serving the same bytes from a plain file. Every figure is followed by its ratio to ours.
+# nbd.sh BUILD_DIR [SECONDS [MIB [ROUNDS]]]: reads of a warm disk over NBD, ours against qemu-nbd and
+# nbdkit serving the same bytes from a plain file. The servers take turns; each figure is the median
+# of the rounds in kB/s with the lowest and the highest, then how many times as fast ours is.
 set -eu
 build=$1
 seconds=${2:-3}
 mib=${3:-256}
+rounds=${4:-5}
 dir=$(mktemp -d)
 pids=
 trap 'exec 3>&-; kill $pids 2>/dev/null || :; wait; rm -rf "$dir"' EXIT
@@ -39,12 +41,20 @@ measure() {
 for server in ours qemu-nbd nbdkit; do # warm all caches
     nbdcopy "nbd+unix:///?socket=$dir/$server" null:
 done
-printf '%-26s %12s %12s %6s %12s %6s\n' read 'ours kB/s' qemu-nbd ratio nbdkit ratio
+printf '%-22s %-28s %-28s %6s %-28s %6s\n' read ours qemu-nbd ratio nbdkit ratio
 for case in 'randread 4k 1' 'randread 4k 16' 'read 1m 1' 'read 1m 4'; do
     set -- $case
-    ours=$(measure ours "$@")
-    qemu=$(measure qemu-nbd "$@")
-    kit=$(measure nbdkit "$@")
-    echo "$ours $qemu $kit" | awk -v name="$1 $2 depth $3" \
-        '{ printf "%-26s %12d %12d %6.2f %12d %6.2f\n", name, $1, $2, $1 / $2, $3, $1 / $3 }'
+    for server in ours qemu-nbd nbdkit; do : >"$dir/$server.rates"; done
+    for round in $(seq "$rounds"); do
+        for server in ours qemu-nbd nbdkit; do
+            measure "$server" "$@" >>"$dir/$server.rates"
+        done
+    done
+    for server in ours qemu-nbd nbdkit; do
+        sort -n "$dir/$server.rates" |
+            awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)], v[1], v[NR] }'
+    done | awk -v name="$1 $2 depth $3" '
+        { text[NR] = sprintf("%d (%d-%d)", $1, $2, $3); median[NR] = $1 }
+        END { printf "%-22s %-28s %-28s %6.2f %-28s %6.2f\n", name, text[1], text[2],
+                     median[1] / median[2], text[3], median[1] / median[3] }'
 done
