@@ -52,7 +52,7 @@ int kernel_payload(const void *image, size_t len, size_t *payload_off, size_t *p
 
 enum {
     CONSOLE_FILE_MAX = 1 << 20, /* bytes of the log file */
-    CONSOLE_TAIL_LEN = 64 << 10     /* bytes kept in memory, and the least that the file goes back */
+    CONSOLE_TAIL_LEN = 64 << 10 /* bytes kept in memory, and the least that the file goes back */
 };
 
 /* Copies what a pipe gives into a file that never grows past CONSOLE_FILE_MAX, on a thread of its own. */
