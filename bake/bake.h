@@ -67,12 +67,15 @@ enum bake_event_kind {
     EVENT_PROGRESS,      /* done of total bytes of the stage (total 0: unknown) */
     EVENT_OUTPUT,        /* a line that a step printed, in `text` */
     EVENT_TASK_FINISHED, /* look at result->outcome */
-    EVENT_RUN_FINISHED,
+    EVENT_RUN_FINISHED,  /* totals in `report` */
 };
+
+struct bake_report;
 
 struct bake_event {
     enum bake_event_kind kind;
     const struct bake_task_result *result; /* NULL for run events */
+    const struct bake_report *report;      /* of EVENT_RUN_FINISHED */
     uint64_t done;
     uint64_t total;
     size_t count;

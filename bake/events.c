@@ -71,6 +71,25 @@ static void describe_result(struct json *j, const struct bake_task_result *r)
     json_set(j, "retryable", json_new_bool(err_retryable(&r->err)));
 }
 
+static void describe_report(struct json *j, const struct bake_report *r)
+{
+    struct json *outcomes = json_new_object();
+    for (enum bake_outcome o = OUTCOME_READY; o <= OUTCOME_CANCELLED; o++) {
+        int64_t count = 0;
+        for (size_t i = 0; i < r->count; i++)
+            count += r->results[i].outcome == o;
+        json_set(outcomes, bake_outcome_name(o), json_new_integer(count));
+    }
+    json_set(j, "outcomes", outcomes);
+    json_set(j, "wall_ms", json_new_integer(r->wall_ms));
+    json_set(j, "manifest_heads", json_new_integer((int64_t)r->manifest_heads));
+    json_set(j, "manifest_gets", json_new_integer((int64_t)r->manifest_gets));
+    json_set(j, "blob_gets", json_new_integer((int64_t)r->blob_gets));
+    json_set(j, "blob_bytes", json_new_integer((int64_t)r->blob_bytes));
+    json_set(j, "vm_tasks", json_new_integer((int64_t)r->vm_tasks));
+    json_set(j, "stored_size", json_new_integer((int64_t)r->store.chunk_bytes_new));
+}
+
 struct json *bake_event_json(const struct bake_event *event)
 {
     char now[CLOCK_TEXT_MAX];
@@ -85,6 +104,8 @@ struct json *bake_event_json(const struct bake_event *event)
     }
     if (event->kind == EVENT_TASK_FINISHED)
         describe_result(j, event->result);
+    if (event->report)
+        describe_report(j, event->report);
     if (event->kind == EVENT_PROGRESS) {
         json_set(j, "done", json_new_integer((int64_t)event->done));
         json_set(j, "total", json_new_integer((int64_t)event->total));

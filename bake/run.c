@@ -184,8 +184,9 @@ static void run_tasks(struct run *run, struct bake_report *report)
         pthread_join(threads[i], NULL);
 }
 
-static void fill_report(struct bake_report *out, struct run *run)
+static void fill_report(struct bake_report *out, struct run *run, int64_t start_ms)
 {
+    out->wall_ms = clock_ms() - start_ms;
     struct registry_stats stats = registry_stats(run->images.registry);
     out->manifest_heads = stats.manifest_heads;
     out->manifest_gets = stats.manifest_gets;
@@ -223,11 +224,11 @@ int bake_run(struct bake_report *out, struct store *s, const struct bake_options
     if (rc == 0) {
         run_event(&run, &(struct bake_event){.kind = EVENT_RUN_STARTED, .count = out->count});
         run_tasks(&run, out);
-        run_event(&run, &(struct bake_event){.kind = EVENT_RUN_FINISHED, .count = out->count});
-        fill_report(out, &run);
+        fill_report(out, &run, start_ms);
+        run_event(&run, &(struct bake_event){
+                            .kind = EVENT_RUN_FINISHED, .count = out->count, .report = out});
     }
     run_close(&run);
-    out->wall_ms = clock_ms() - start_ms;
     if (rc < 0)
         bake_report_fini(out);
     return rc;

@@ -14,12 +14,14 @@
 
 enum { STDIN_MAX = 16 << 20 };
 
-/* Parses the options that all commands share. Returns -1 to go on (operands start at optind). */
-static int parse_common(struct global_options *g, const struct command *c, int argc, char **argv)
+/* Parses the options that all commands share. `order` is "" to take them anywhere, "+" to stop at the
+ * first operand. Returns -1 to go on (operands start at optind). */
+static int parse_common(struct global_options *g, const struct command *c, const char *order,
+                        int argc, char **argv)
 {
     static const struct option options[] = {GLOBAL_LONG_OPTIONS, {NULL, 0, NULL, 0}};
     int option;
-    while ((option = getopt_long(argc, argv, "+", options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, order, options, NULL)) != -1) {
         int status = option_global(g, c, option, optarg);
         if (status >= 0)
             return status;
@@ -31,7 +33,7 @@ static int parse_common(struct global_options *g, const struct command *c, int a
 static int parse_alias(struct global_options *g, const struct command *c, int argc, char **argv,
                        const char **alias)
 {
-    int status = parse_common(g, c, argc, argv);
+    int status = parse_common(g, c, "", argc, argv);
     if (status >= 0)
         return status;
     if (optind + 1 != argc)
@@ -145,7 +147,7 @@ static void list_text(const struct catalog *c)
 
 static int run_ls(struct global_options *g, int argc, char **argv)
 {
-    int status = parse_common(g, &command_ls, argc, argv);
+    int status = parse_common(g, &command_ls, "", argc, argv);
     if (status >= 0)
         return status;
     if (optind != argc)
@@ -300,7 +302,7 @@ static int exit_status(const struct agent_result *r)
 
 static int run_run(struct global_options *g, int argc, char **argv)
 {
-    int status = parse_common(g, &command_run, argc, argv);
+    int status = parse_common(g, &command_run, "+", argc, argv);
     if (status >= 0)
         return status;
     if (optind >= argc)

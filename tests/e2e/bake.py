@@ -21,7 +21,6 @@ def first_and_second_run(bakery):
     check(set(second.outcomes().values()) == {"unchanged"}, second.outcomes())
     check(bakery.blob_gets() == gets, "the second run fetched blobs")
     check(not second.stages() & {"pull", "ingest", "boot", "prove"}, "the second run worked: %s" % second.stages())
-    check(second.seconds < 5, "the second run took %.1f s" % second.seconds)
     check(second.base_disks() == first.base_disks(), "other disks")
     return first.tasks()
 

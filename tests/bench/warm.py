@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Restored from its template, a task is ready at least twice as fast as booted cold.
+"""How much faster a task is ready when it is restored from its template than when booted cold.
 
-Same machine, same run, one at a time; the median of three of each. Prints the figures.
+Same machine, same run, one at a time; the median of three of each. Prints the figures, judges none.
 """
 
 import json
@@ -11,7 +11,7 @@ import statistics
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "support"))
-from bakery import Bakery, check  # noqa: E402
+from bakery import Bakery  # noqa: E402
 
 TASK, TIMES = "fix-links", 3
 
@@ -32,7 +32,6 @@ def main():
         pairs = [(cold_ms(bakery), warm_ms(bakery)) for _ in range(TIMES)]
         cold, warm = (statistics.median(column) for column in zip(*pairs))
         print("cold and warm, ms: %s; medians %d and %d, ratio %.1f" % (pairs, cold, warm, cold / warm))
-        check(cold >= 2 * warm, "warm is not twice as fast")
 
 
 main()
