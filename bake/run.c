@@ -196,10 +196,9 @@ static void fill_report(struct bake_report *out, struct run *run, int64_t start_
     out->store = store_stats(run->store);
 }
 
-/* One run per store at a time: what two runs would do twice is done once. */
-static int lock_store(int *fd, struct store *s, struct err *e)
+int run_lock(int *fd, struct store *s, bool wait, struct err *e)
 {
-    int rc = file_lock(fd, store_dir(s), "lock", true, false, e);
+    int rc = file_lock(fd, store_dir(s), "run.lock", true, wait, e);
     if (rc == -ERR_BUSY) {
         err_set(e, ERR_BUSY, "another bake is using the store %s", store_path(s));
         return err_hint(e, "wait for it to end, or use another store (--store)");
@@ -212,7 +211,7 @@ int bake_run(struct bake_report *out, struct store *s, const struct bake_options
     int64_t start_ms = clock_ms();
     *out = (struct bake_report){0};
     AUTO_FD int lock = -1;
-    int rc = lock_store(&lock, s, e);
+    int rc = run_lock(&lock, s, false, e);
     if (rc < 0)
         return rc;
     struct run run;

@@ -60,7 +60,7 @@ static bool is_ours(const char *name)
         if (strcmp(name, directories[i]) == 0)
             return true;
     }
-    return name[0] == '.' || strcmp(name, "lock") == 0;
+    return name[0] == '.' || strcmp(name, "lock") == 0 || strcmp(name, "run.lock") == 0;
 }
 
 /* Without a format file the directory must be empty, or hold what an interrupted first opening

@@ -277,6 +277,27 @@ static void records_need_all_their_members(void **state)
     }
 }
 
+/* While a bake runs, a second one is refused at once, and everyone else goes on: opening the store
+ * does not wait for the end of the bake. */
+static void a_run_keeps_out_runs_alone(void **state)
+{
+    (void)state;
+    struct store_test t;
+    open_test_store(&t);
+    struct err e = ERR_INIT;
+    AUTO_FD int first = -1;
+    AUTO_FD int second = -1;
+    assert_int_equal(run_lock(&first, t.store, false, &e), 0);
+    AUTO_STORE struct store *beside = NULL;
+    assert_int_equal(store_open(&beside, t.path, &e), 0);
+    assert_int_equal(run_lock(&second, beside, false, &e), -ERR_BUSY);
+    assert_non_null(strstr(e.text, "another bake"));
+    assert_true(e.hint[0]);
+    file_close(&first);
+    assert_int_equal(run_lock(&second, beside, false, &e), 0);
+    close_test_store(&t);
+}
+
 static void ready_checks_survive_the_record(void **state)
 {
     (void)state;
@@ -311,6 +332,7 @@ int main(void)
         cmocka_unit_test(templates_are_found_by_alias_task_and_key),
         cmocka_unit_test(damaged_records_are_refused),
         cmocka_unit_test(records_need_all_their_members),
+        cmocka_unit_test(a_run_keeps_out_runs_alone),
         cmocka_unit_test(ready_checks_survive_the_record),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
