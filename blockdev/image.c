@@ -114,25 +114,6 @@ static void piece_drop(void *ctx UNUSED, void *item)
 static const struct pool_ops piece_ops = {
     .work = piece_work, .done = piece_done, .drop = piece_drop};
 
-int piece_put(struct store *s, struct block_map *m, uint64_t off, uint8_t *data, size_t len,
-              struct err *e)
-{
-    AUTO_FREE struct map_extent *extents = mem_array(len / BLOCK_SIZE, sizeof(*extents));
-    if (!extents)
-        return err_nomem(e, "piece of a file");
-    size_t kept;
-    size_t count = pack_blocks(off, data, len, extents, &kept);
-    if (count == 0)
-        return 0;
-    struct digest chunk;
-    int rc = store_put_chunk(s, data, kept, &chunk, e);
-    for (size_t i = 0; rc == 0 && i < count; i++) {
-        extents[i].chunk = chunk;
-        rc = block_map_add(m, &extents[i], e);
-    }
-    return rc;
-}
-
 /* Offset of the next piece at or after `off` that has data; `size` when there is none. */
 static int next_piece(int fd, uint64_t off, uint64_t size, uint64_t *out, struct err *e)
 {
