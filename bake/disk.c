@@ -47,7 +47,7 @@ int disk_export(struct store *s, const struct digest *map, const char *path, con
         rc = file_open(&fd, AT_FDCWD, path, O_RDWR | O_CREAT | O_EXCL, 0666, e);
     if (rc < 0)
         return rc;
-    rc = store_export_map(s, m, fd, c, e);
+    rc = store_export_map(s, m, fd, machine_cores(), c, e);
     if (rc == 0 && fsync(fd) < 0)
         rc = err_sys(e, "syncing %s", path);
     if (rc < 0)

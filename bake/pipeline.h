@@ -62,6 +62,8 @@ struct machine_room {
 int machine_room_open(struct machine_room *r, struct store *s, const char *cache_dir,
                       enum vm_accel accel, const struct cancel *c, struct err *e) MUST_USE;
 void machine_room_close(struct machine_room *r); /* a zeroed one is fine */
+/* Processors of this machine, at least 1: how many threads work on one layer or one file. */
+size_t machine_cores(void);
 
 /* ---- A guest: VM, its disk and the channel to its agent ---------------------------------------- */
 
@@ -143,7 +145,6 @@ struct image_room {
     struct store *store;
     struct registry *registry;
     struct once *once;
-    size_t ingest_workers;
     const struct cancel *cancel;
 };
 

@@ -28,9 +28,8 @@ static uint64_t machine_memory_mb(void)
 
 unsigned bake_default_jobs(void)
 {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
     uint64_t by_memory = machine_memory_mb() * 3 / 4 / GUEST_MEMORY_DEFAULT_MB;
-    uint64_t jobs = cores > 1 ? (uint64_t)cores : 1;
+    uint64_t jobs = machine_cores();
     if (jobs > by_memory)
         jobs = by_memory;
     return jobs < 1 ? 1 : jobs > JOBS_MAX ? JOBS_MAX : (unsigned)jobs;

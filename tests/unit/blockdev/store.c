@@ -361,7 +361,7 @@ static void test_files(void **state)
             mapped += block_map_extent(m, k)->size;
         assert_int_equal(mapped, 2 * CHUNK_SIZE_MAX - BLOCK_SIZE + 3 * BLOCK_SIZE);
         AUTO_FD int out = fixture_file(f);
-        assert_ok(store_export_map(f->store, m, out, NULL, &e));
+        assert_ok(store_export_map(f->store, m, out, i == 0 ? 1 : 4, NULL, &e));
         assert_ok(file_pread_full(out, back, SIZE, 0, &e));
         assert_memory_equal(back, data, SIZE);
     }
@@ -380,7 +380,7 @@ static void test_export_damaged(void **state)
     assert_ok(block_map_new(&m, 2 * BLOCK_SIZE, &e));
     assert_ok(block_map_add(m, &x, &e));
     assert_ok(block_map_finish(m, &e));
-    assert_class(store_export_map(f->store, m, fd, NULL, &e), ERR_CORRUPT);
+    assert_class(store_export_map(f->store, m, fd, 2, NULL, &e), ERR_CORRUPT);
 }
 
 int main(void)
