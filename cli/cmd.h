@@ -8,6 +8,7 @@
 #include "bake/bake.h"
 #include "base/cancel.h"
 #include "base/err.h"
+#include "base/log.h"
 
 /* Exit statuses; docs/errors.md has them for people. */
 enum {
@@ -72,6 +73,11 @@ enum { SIZE_TEXT_MAX = 24 };
 const char *print_size(uint64_t size, char text[SIZE_TEXT_MAX]);
 /* "4.2 s", "3 m 20 s", "5 h", "2 d"; returns `text`. */
 const char *print_duration(int64_t ms, char text[SIZE_TEXT_MAX]);
+
+/* A log_sink: a line to stderr. */
+void print_log(void *ctx, enum log_level level, const char *module, const char *message);
+/* Makes print_log the sink, for warnings; with `verbose` for everything. */
+void log_to_stderr(bool verbose);
 
 /* Prints JSON to stdout, indented, with a newline. */
 int print_json(const struct json *j, struct err *e) MUST_USE;

@@ -99,6 +99,7 @@ int option_global(struct global_options *g, const struct command *c, int option,
         return -1;
     case 'v':
         g->verbose = true;
+        log_to_stderr(true);
         return -1;
     case 'h':
         return usage(c, true);
@@ -153,8 +154,7 @@ int report_error(const struct err *e)
 
 int open_store(struct store **out, const struct global_options *g, struct err *e)
 {
-    int rc = store_open(out, g->store_path, e);
-    return rc < 0 ? err_in(e, "store %s", g->store_path) : 0;
+    return store_open(out, g->store_path, e);
 }
 
 static const struct command *find_command(const char *name)
@@ -202,9 +202,12 @@ int main(int argc, char **argv)
         return EXIT_ENVIRONMENT;
     }
     catch_signals();
+    log_to_stderr(false);
     int status = dispatch(&g, argc, argv);
-    if (fflush(stdout) != 0 && status == EXIT_ALL_READY) {
-        fprintf(stderr, "tb2-bake: writing the result: %s\n", strerror(errno));
+    errno = 0;
+    if ((fflush(stdout) != 0 || ferror(stdout)) && status == EXIT_ALL_READY) {
+        fprintf(stderr, "tb2-bake: writing the result: %s\n",
+                errno ? strerror(errno) : "not all of it could be written");
         status = EXIT_ENVIRONMENT;
     }
     free(g.store_path);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Sizes, durations and JSON as people and machines read them. */
+/* Sizes, durations, log messages and JSON as people and machines read them. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -34,6 +34,18 @@ const char *print_duration(int64_t ms, char text[SIZE_TEXT_MAX])
     else
         snprintf(text, SIZE_TEXT_MAX, "%lld d", seconds / 86400);
     return text;
+}
+
+void print_log(void *ctx, enum log_level level, const char *module, const char *message)
+{
+    static const char *const names[] = {"error", "warning", "note", "debug"};
+    (void)ctx;
+    fprintf(stderr, "%s: %s: %s\n", names[level], module, message);
+}
+
+void log_to_stderr(bool verbose)
+{
+    log_set_sink(print_log, NULL, verbose ? LOG_DEBUG : LOG_WARN);
 }
 
 int print_json(const struct json *j, struct err *e)
