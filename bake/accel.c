@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Does KVM work here? A /dev/kvm that opens, and even a virtual processor that can be made, prove
- * little: on some hosts (nested, or software-emulated virtualisation) a real guest stops with an internal error or hangs
- * without a word. So the real kernel is booted once, without a disk, with its messages on the
- * console: it must reach its init, and the agent must answer. A guest that is silent for SILENCE_MS is taken for dead, so that a slow but
- * working host has time and a broken one costs little. The answer holds for one boot of the host
- * and one guest kernel, and is kept in a file named by both.
+ * little: on some hosts (nested, or software-emulated virtualisation) a real guest stops with an
+ * internal error or hangs without a word. So the real kernel is booted once, without a disk, with
+ * its messages on the console: it must reach its init, and the agent must answer. A guest that is
+ * silent for SILENCE_MS is taken for dead, so that a slow but working host has time and a broken
+ * one costs little. The answer holds for one boot of the host and one guest kernel, and is kept in
+ * a file named by both.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -121,8 +121,8 @@ struct bake_report {
 
 /*
  * Bakes. Success means that the run went through: what became of each task is in the report, which
- * the caller frees with bake_report_fini. An error is one that concerns all tasks (no such directory,
- * broken recipe, no QEMU, store in use: ERR_BUSY); the report is then empty.
+ * the caller frees with bake_report_fini. An error is one that concerns all tasks (no such
+ * directory, broken recipe, no QEMU, store in use: ERR_BUSY); the report is then empty.
  */
 int bake_run(struct bake_report *out, struct store *s, const struct bake_options *o,
              struct err *e) MUST_USE;
@@ -218,7 +218,7 @@ struct verify_report {
 int template_verify(const struct template *t, struct store *s, const struct template_use *use,
                     struct verify_report *out, struct err *e) MUST_USE;
 
-/* ---- Disks ------------------------------------------------------------------------------------ */
+/* ---- Disks ----------------------------------------------------------------------------------- */
 
 struct disk_options {
     uint64_t free_size; /* bytes that must be free on it */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Images: name to documents, blobs to layers. Documents and blobs that were fetched once stay in the
- * store under their digests, so a tag that has not moved costs one HEAD; layer blobs are dropped as
- * soon as they are ingested.
+ * Images: name to documents, blobs to layers. Documents and blobs that were fetched once stay in
+ * the store under their digests, so a tag that has not moved costs one HEAD; layer blobs are
+ * dropped as soon as they are ingested.
  */
 #include "bake/pipeline.h"
 
@@ -281,7 +281,8 @@ int image_resolve(struct image **out, struct image_room *r, const char *text, st
 /* ---- Blobs ---- */
 
 /* Downloads into blobs/partial-…, which survives a kill and is continued by the next try, then
- * renames. Only one thread of one process gets here for a blob: the run lock and `once` see to it. */
+ * renames. Only one thread of one process gets here for a blob: the run lock and `once` see to
+ * it. */
 static int download(struct image *i, struct image_room *r, const struct oci_descriptor *d,
                     const struct registry_progress *progress, struct err *e)
 {
@@ -361,7 +362,8 @@ static int ingest_blob(struct image *i, struct image_room *r, size_t n, struct e
         return rc;
     char path[BLOB_PATH_MAX];
     blob_path(path, "blobs", &d->digest);
-    /* A blob whose bytes do not match their digest was damaged here: the next run fetches it anew. */
+    /* A blob whose bytes do not match their digest was damaged here: the next run fetches it
+     * anew. */
     if (rc == 0 || rc == -ERR_DIGEST)
         unlinkat(store_dir(r->store), path, 0);
     return rc;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The guest kernel's cache: CACHE/kernel/RELEASE/{vmlinux, modules/NAME.ko, modules/order,
- * initramfs-DIGEST.cpio}. A release is complete or not there: it is made in CACHE/kernel/.fetch, under
- * a lock, and renamed. What is in the cache is used as it is, whatever Debian publishes later, so
- * that keys do not change by themselves; removing the directory fetches the newest. A person
- * without apt can put an unpacked release there.
+ * initramfs-DIGEST.cpio}. A release is complete or not there: it is made in CACHE/kernel/.fetch,
+ * under a lock, and renamed. What is in the cache is used as it is, whatever Debian publishes
+ * later, so that keys do not change by themselves; removing the directory fetches the newest. A
+ * person without apt can put an unpacked release there.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -288,7 +288,8 @@ static int file_digest(int dir, const char *path, struct digest *out, struct err
     return 0;
 }
 
-/* Puts the initramfs beside the kernel under a name made of its digest, unless it is there, whole. */
+/* Puts the initramfs beside the kernel under a name made of its digest, unless it is there,
+ * whole. */
 static int put_initramfs(int release, const struct buf *bytes, char name[64], struct digest *out,
                          struct err *e)
 {

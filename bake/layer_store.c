@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Layers as the store keeps them: layers/<diff_id hex> holds the digest of the region's block map and
- * the layer index, in one file, so that a layer is there wholly or not at all. This is where oci's
- * layer reader and blockdev's region writer meet; neither knows the other.
+ * Layers as the store keeps them: layers/<diff_id hex> holds the digest of the region's block map
+ * and the layer index, in one file, so that a layer is there wholly or not at all. This is where
+ * oci's layer reader and blockdev's region writer meet; neither knows the other.
  */
 #include "bake/pipeline.h"
 

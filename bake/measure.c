@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Sizes of templates, for people. Chunks of all templates are counted in one sorted list of (digest,
- * template) pairs: a chunk whose pairs all name one template is unique to it.
+ * Sizes of templates, for people. Chunks of all templates are counted in one sorted list of
+ * (digest, template) pairs: a chunk whose pairs all name one template is unique to it.
  */
 #include "bake/pipeline.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A run: tasks handed to `jobs` threads in the order of their names, until none is left or the run is
- * cancelled. One task's failure is that task's alone. Results depend on nothing but the tasks: the
- * threads share layers, tags and VM places through image_room and vm_gate.
+ * A run: tasks handed to `jobs` threads in the order of their names, until none is left or the run
+ * is cancelled. One task's failure is that task's alone. Results depend on nothing but the tasks:
+ * the threads share layers, tags and VM places through image_room and vm_gate.
  */
 #include "bake/pipeline.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The recipe inside the guest: steps one after another, start command, ready check. A step counts as
- * done only when the agent has reported exit status 0; anything else fails the bake with the step,
- * its command and the last lines that it printed.
+ * The recipe inside the guest: steps one after another, start command, ready check. A step counts
+ * as done only when the agent has reported exit status 0; anything else fails the bake with the
+ * step, its command and the last lines that it printed.
  */
 #include "bake/pipeline.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * One task through all stages. What is done is found again by key: the template's record for the
- * whole, layer files and maps for the parts, so nothing here has to know how far an earlier run got.
+ * whole, layer files and maps for the parts, so nothing here has to know how far an earlier run
+ * got.
  */
 #include "bake/pipeline.h"
 

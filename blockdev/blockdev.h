@@ -102,7 +102,8 @@ int block_map_finish(struct block_map *m, struct err *e) MUST_USE;
 size_t block_map_find(const struct block_map *m, uint64_t off);
 
 /* A new map: `upper` where it has extents or where `zeros` (may be NULL: none) says so, else
- * `lower`. `zeros` is a map whose extents' chunk fields are ignored. All are of one virtual size. */
+ * `lower`. `zeros` is a map whose extents' chunk fields are ignored. All are of one virtual
+ * size. */
 int block_map_overlay(struct block_map **out, const struct block_map *lower,
                       const struct block_map *upper, const struct block_map *zeros,
                       struct err *e) MUST_USE;

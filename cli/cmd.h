@@ -59,7 +59,8 @@ extern const struct command command_disk;
  * (help: 0, wrong value: EXIT_USAGE). */
 int option_global(struct global_options *g, const struct command *c, int option, const char *value);
 
-/* Prints an error ("tb2-bake: text", then the hint) to stderr; returns the exit status that fits. */
+/* Prints an error ("tb2-bake: text", then the hint) to stderr; returns the exit status that
+ * fits. */
 int report_error(const struct err *e);
 
 /* Prints how the command is called, to stdout for --help, else to stderr. */

@@ -14,8 +14,8 @@
 
 enum { STDIN_MAX = 16 << 20 };
 
-/* Parses the options that all commands share. `order` is "" to take them anywhere, "+" to stop at the
- * first operand. Returns -1 to go on (operands start at optind). */
+/* Parses the options that all commands share. `order` is "" to take them anywhere, "+" to stop
+ * at the first operand. Returns -1 to go on (operands start at optind). */
 static int parse_common(struct global_options *g, const struct command *c, const char *order,
                         int argc, char **argv)
 {

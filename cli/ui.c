@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What people see while a bake runs. On a terminal: finished tasks scroll by, below them a block of
- * one line per running task and a line of totals, redrawn a few times a second by a thread of its own,
- * so that a stage which says nothing for a minute still shows its time. Elsewhere: a line an event.
+ * one line per running task and a line of totals, redrawn a few times a second by a thread of its
+ * own, so that a stage which says nothing for a minute still shows its time. Elsewhere: a line an
+ * event.
  */
 #include "cli/ui.h"
 

@@ -62,7 +62,7 @@ static void serve_disk(struct machine *m, const char *disk)
     struct err e = ERR_INIT;
     snprintf(m->nbd_socket, sizeof(m->nbd_socket), "%s/nbd.sock", m->dir);
     const char *const serve[] = {QEMU_NBD, "-f", "raw",         "-t", "-e",
-                                 "4",        "-k", m->nbd_socket, disk, NULL};
+                                 "4",      "-k", m->nbd_socket, disk, NULL};
     check(proc_start(&m->nbd, serve,
                      &(struct proc_setup){.stdin_fd = -1, .stdout_fd = -1, .stderr_fd = -1}, &e),
           &e);
@@ -296,7 +296,8 @@ static void test_snapshot(void **state)
     struct agent_result r;
     exec.detach = false;
     assert_int_equal(agent_run(m->agent, &exec, NULL, NULL, &r, &e), -ERR_BUSY);
-    /* the worst that a connection can leave: it ends unseen by the guest, in the middle of a frame */
+    /* the worst that a connection can leave: it ends unseen by the guest, in the middle of a
+     * frame */
     uint8_t header[AGENT_HEADER_LEN];
     AUTO_FREE uint8_t *payload = mem_zalloc(AGENT_PAYLOAD_MAX);
     agent_put_header(header, AGENT_EXEC, 99, payload, AGENT_PAYLOAD_MAX);
