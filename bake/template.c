@@ -360,11 +360,24 @@ int template_list(char ***aliases, size_t *count, struct store *s, struct err *e
 
 /* ---- Writing ---- */
 
+static bool holds(struct store *s, const char *path, const char *text)
+{
+    AUTO_BUF struct buf bytes;
+    buf_init(&bytes, LIMIT_RECORD);
+    struct err ignored = ERR_INIT;
+    return file_read(store_dir(s), path, &bytes, &ignored) == 0 && bytes.len == strlen(text) &&
+           memcmp(bytes.data, text, bytes.len) == 0;
+}
+
+/* A pointer that says the same already stays: a run in which nothing changed writes, and syncs,
+ * none. */
 static int put_json(struct store *s, const char *path, const struct json *j, struct err *e)
 {
     AUTO_FREE char *text = NULL;
     int rc = json_print(j, 0, &text, e);
-    return rc < 0 ? rc : file_put(store_tmp_dir(s), store_dir(s), path, text, strlen(text), e);
+    if (rc < 0 || holds(s, path, text))
+        return rc;
+    return file_put(store_tmp_dir(s), store_dir(s), path, text, strlen(text), e);
 }
 
 int template_put(struct store *s, const struct digest *key, const struct json *document,

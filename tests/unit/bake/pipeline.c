@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "bake/pipeline.h"
@@ -239,6 +240,28 @@ static void templates_are_found_by_alias_task_and_key(void **state)
     close_test_store(&t);
 }
 
+static ino_t catalog_file(struct store *s)
+{
+    struct stat st;
+    assert_int_equal(fstatat(store_dir(s), "catalog/tb2-one-0000000001.json", &st, 0), 0);
+    return st.st_ino;
+}
+
+/* Registering again what is registered writes nothing; registering something else does. */
+static void the_catalog_is_written_when_it_changes(void **state)
+{
+    (void)state;
+    struct store_test t;
+    open_test_store(&t);
+    put_template(t.store, "tb2-one-0000000001", "one");
+    ino_t first = catalog_file(t.store);
+    put_template(t.store, "tb2-one-0000000001", "one");
+    assert_true(catalog_file(t.store) == first);
+    put_template(t.store, "tb2-one-0000000001", "other");
+    assert_false(catalog_file(t.store) == first);
+    close_test_store(&t);
+}
+
 static void damaged_records_are_refused(void **state)
 {
     (void)state;
@@ -362,6 +385,7 @@ int main(void)
         cmocka_unit_test(vm_places_are_bounded),
         cmocka_unit_test(environment_is_sorted_and_replaced),
         cmocka_unit_test(templates_are_found_by_alias_task_and_key),
+        cmocka_unit_test(the_catalog_is_written_when_it_changes),
         cmocka_unit_test(damaged_records_are_refused),
         cmocka_unit_test(records_need_all_their_members),
         cmocka_unit_test(a_run_keeps_out_runs_alone),
