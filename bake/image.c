@@ -54,6 +54,18 @@ void image_free(struct image *i)
     free(i);
 }
 
+static int check_document(const struct digest *d, const struct buf *bytes, struct err *e)
+{
+    AUTO_HASHER struct hasher *h = NULL;
+    int rc = hasher_new(&h, d->algorithm, e);
+    if (rc < 0)
+        return rc;
+    hasher_add(h, bytes->data, bytes->len);
+    struct digest sum;
+    hasher_finish(h, &sum);
+    return digest_equal(&sum, d) ? 0 : err_set(e, ERR_DIGEST, "document does not match its digest");
+}
+
 /* A document that is in the store already. ERR_NOTFOUND when it is not, or is damaged. */
 static int read_stored(struct store *s, const struct digest *d, struct buf *out, struct err *e)
 {
@@ -62,11 +74,7 @@ static int read_stored(struct store *s, const struct digest *d, struct buf *out,
     int rc = file_read(store_dir(s), path, out, e);
     if (rc < 0)
         return rc;
-    if (d->algorithm != DIGEST_SHA256)
-        return 0; /* verified when it was stored */
-    struct digest sum;
-    digest_bytes(&sum, out->data, out->len);
-    if (digest_equal(&sum, d))
+    if (check_document(d, out, e) == 0)
         return 0;
     buf_fini(out);
     return err_set(e, ERR_NOTFOUND, "%s is damaged", path);
@@ -100,13 +108,7 @@ static int read_layout_document(struct image *i, const struct oci_descriptor *d,
         return rc;
     rc = read_source(&from, out, e);
     source_close(&from);
-    struct digest sum;
-    if (rc == 0 && d->digest.algorithm == DIGEST_SHA256) {
-        digest_bytes(&sum, out->data, out->len);
-        if (!digest_equal(&sum, &d->digest))
-            rc = err_set(e, ERR_DIGEST, "document does not match its digest");
-    }
-    return rc;
+    return rc == 0 ? check_document(&d->digest, out, e) : rc;
 }
 
 /* The manifest or index that `d` names: from the layout, the store, or the registry. */

@@ -321,6 +321,46 @@ static void a_run_keeps_out_runs_alone(void **state)
     close_test_store(&t);
 }
 
+/* A layout whose manifest is not what its digest promises, in either algorithm. */
+static void documents_match_their_digests(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        size_t digits;
+    } algorithms[] = {{"sha256", 64}, {"sha512", 128}};
+    for (size_t i = 0; i < ARRAY_LEN(algorithms); i++) {
+        struct store_test t;
+        open_test_store(&t);
+        struct err e = ERR_INIT;
+        char hex[129] = {0};
+        memset(hex, 'a', algorithms[i].digits);
+        static const char manifest[] = "{\"schemaVersion\":2}";
+        AUTO_FREE char *directory = mem_printf("runs/blobs/%s", algorithms[i].name);
+        AUTO_FREE char *blob = mem_printf("%s/%s", directory, hex);
+        AUTO_FREE char *index = mem_printf(
+            "{\"manifests\":[{\"mediaType\":\"application/vnd.oci.image.manifest.v1+json\","
+            "\"digest\":\"%s:%s\",\"size\":%zu}]}",
+            algorithms[i].name, hex, sizeof(manifest) - 1);
+        const char *const files[][2] = {{blob, manifest},
+                                        {"runs/index.json", index},
+                                        {"runs/oci-layout", "{\"imageLayoutVersion\":\"1.0.0\"}"}};
+        assert_int_equal(file_make_dirs(store_dir(t.store), directory, &e), 0);
+        for (size_t k = 0; k < ARRAY_LEN(files); k++)
+            assert_int_equal(file_put(store_tmp_dir(t.store), store_dir(t.store), files[k][0],
+                                      files[k][1], strlen(files[k][1]), &e),
+                             0);
+        struct image_room room;
+        struct image *image = NULL;
+        AUTO_FREE char *reference = mem_printf("oci:%s/runs", t.path);
+        assert_int_equal(image_room_open(&room, t.store, &(struct registry_options){0}, &e), 0);
+        assert_int_equal(image_resolve(&image, &room, reference, &e), -ERR_DIGEST);
+        assert_null(image);
+        image_room_close(&room);
+        close_test_store(&t);
+    }
+}
+
 /* What every task would fail for is said once, and no task is begun. */
 static void a_missing_vmm_ends_the_run(void **state)
 {
@@ -389,6 +429,7 @@ int main(void)
         cmocka_unit_test(damaged_records_are_refused),
         cmocka_unit_test(records_need_all_their_members),
         cmocka_unit_test(a_run_keeps_out_runs_alone),
+        cmocka_unit_test(documents_match_their_digests),
         cmocka_unit_test(a_missing_vmm_ends_the_run),
         cmocka_unit_test(ready_checks_survive_the_record),
     };
