@@ -172,6 +172,7 @@ static int fetch(int kernels, const char *kernels_path, const struct cancel *c, 
     AUTO_FREE char *path = mem_printf("%s/" FETCH_DIR, kernels_path);
     if (!path)
         return err_nomem(e, FETCH_DIR);
+    log_event(LOG_INFO, "bake", "fetching the guest kernel into %s, once", kernels_path);
     int rc = file_remove_tree(kernels, FETCH_DIR, e); /* of a process that was killed */
     AUTO_FD int dir = -1;
     if (rc == 0)
