@@ -113,6 +113,9 @@ static bool wait_limited(const struct e2b *c, const struct e2b_reply *r, int64_t
                          struct err *e)
 {
     int64_t wait = r->retry_after_ms >= 0 ? r->retry_after_ms : LIMITED_WAIT_MS;
+    /* "Retry-After: 0" does not mean as fast as we can. */
+    if (wait < c->options.poll_interval_ms)
+        wait = c->options.poll_interval_ms;
     if (clock_ms() + wait > deadline_ms)
         return false;
     return cancel_sleep_ms(c->options.cancel, (long)wait, e) == 0;
