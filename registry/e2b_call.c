@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/text.h"
 
 enum {
     CALL_TIMEOUT_MS = 60 * 1000,
@@ -42,11 +43,8 @@ char *e2b_clean(const char *text, size_t max_len, bool lines)
     while (len > 0 && (unsigned char)text[len - 1] <= ' ')
         len--;
     char *clean = mem_strndup(text, len);
-    for (size_t i = 0; clean && i < len; i++) {
-        bool kept = (unsigned char)clean[i] >= ' ' && clean[i] != 0x7F;
-        if (!kept && !(lines && clean[i] == '\n'))
-            clean[i] = ' ';
-    }
+    if (clean)
+        text_make_harmless(clean, lines);
     return clean;
 }
 
