@@ -7,6 +7,7 @@
 #define TB2_MANIFESTS_INTERNAL_H
 
 #include "base/buf.h"
+#include "base/text.h"
 #include "manifests/manifest.h"
 
 /* ---- TOML: scanner (toml_scan.c) ---------------------------------------------------------- */
@@ -169,9 +170,6 @@ int node_env(struct env_pair **out, size_t *count, const char *path, const struc
 void argv_free(char **argv);
 
 /* ---- Helpers (text.c) ---------------------------------------------------------------------- */
-
-/* Bytes of the UTF-8 character that starts at `at`, 0 if it is none (RFC 3629, section 4). */
-size_t utf8_len(const uint8_t *at, size_t left);
 
 /* Text from a file as it may stand in a message: control characters as '?', long text cut. */
 enum { TEXT_SHOW_MAX = 64 };

@@ -31,7 +31,8 @@ struct oci_ref {
     enum oci_transport transport;
     char *host;       /* registry: "docker.io", "127.0.0.1:5000"; NULL for a layout */
     char *repository; /* registry: "library/debian"; layout: the directory */
-    char *tag;        /* NULL when only a digest was given; "latest" when nothing was */
+    char *tag; /* NULL when only a digest was given; when nothing was: "latest" of a registry,
+                         NULL of a layout */
     bool has_digest;
     struct digest digest;
 };

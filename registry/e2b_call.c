@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/text.h"
 
 enum {
     CALL_TIMEOUT_MS = 60 * 1000,
@@ -42,11 +43,8 @@ char *e2b_clean(const char *text, size_t max_len, bool lines)
     while (len > 0 && (unsigned char)text[len - 1] <= ' ')
         len--;
     char *clean = mem_strndup(text, len);
-    for (size_t i = 0; clean && i < len; i++) {
-        bool kept = (unsigned char)clean[i] >= ' ' && clean[i] != 0x7F;
-        if (!kept && !(lines && clean[i] == '\n'))
-            clean[i] = ' ';
-    }
+    if (clean)
+        text_make_harmless(clean, lines);
     return clean;
 }
 
@@ -113,6 +111,9 @@ static bool wait_limited(const struct e2b *c, const struct e2b_reply *r, int64_t
                          struct err *e)
 {
     int64_t wait = r->retry_after_ms >= 0 ? r->retry_after_ms : LIMITED_WAIT_MS;
+    /* "Retry-After: 0" does not mean as fast as we can. */
+    if (wait < c->options.poll_interval_ms)
+        wait = c->options.poll_interval_ms;
     if (clock_ms() + wait > deadline_ms)
         return false;
     return cancel_sleep_ms(c->options.cancel, (long)wait, e) == 0;

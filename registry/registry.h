@@ -22,8 +22,9 @@ struct registry_options {
     /* Hosts spoken to over plain HTTP, besides loopback addresses and localhost; NULL-terminated
      * or NULL. */
     const char *const *plain_http_hosts;
-    const char
-        *config_path; /* docker config.json; NULL: $REGISTRY_AUTH_FILE, $DOCKER_CONFIG, ~/.docker */
+    /* docker's config.json; NULL: the file $REGISTRY_AUTH_FILE, else config.json in $DOCKER_CONFIG or
+     * in ~/.docker. */
+    const char *config_path;
     int64_t connect_timeout_ms;  /* 0: 10,000 */
     int64_t stall_timeout_ms;    /* no bytes for this long ends a try; 0: 30,000 */
     unsigned tries;              /* for what err_retryable says; 0: 5 */

@@ -261,7 +261,17 @@ static void names_have_limits(void **state)
     for (int i = 0; i < 41; i++)
         assert_int_equal(buf_printf(&text, &e, "%099d/", i), 0);
     refuse(buf_text(&text), ERR_LIMIT, "a path of 4099 bytes");
+    for (int i = 0; i < 41; i++) /* does not make it shorter on its way */
+        assert_int_equal(buf_add_text(&text, "../", &e), 0);
+    refuse(buf_text(&text), ERR_LIMIT, "a path of 4099 bytes");
     buf_fini(&text);
+}
+
+static void the_root_is_a_directory(void **state)
+{
+    (void)state;
+    refuse("F f x\nH ./ f", ERR_CORRUPT, "the root of the image is not a directory");
+    refuse("S ./ f", ERR_CORRUPT, "the root of the image is not a directory");
 }
 
 static void devices_have_limits(void **state)
@@ -470,6 +480,42 @@ static void case_043_gzip_members(void **state)
     test_layer_fini(&l);
     buf_fini(&tar);
     buf_fini(&blob);
+}
+
+static int read_one_byte(void *self, uint64_t off, void *data, size_t len, size_t *got,
+                         struct err *e UNUSED)
+{
+    const struct buf *blob = self;
+    *got = len > 0 && off < blob->len ? 1 : 0;
+    memcpy(data, blob->data + off, *got);
+    return 0;
+}
+
+static void sources_may_give_less_than_asked(void **state)
+{
+    (void)state;
+    struct err e = ERR_INIT;
+    struct buf tar;
+    struct buf blobs[3];
+    make_tar(&tar);
+    make_tar(&blobs[0]);
+    start(&blobs[1]);
+    gzip_member(&blobs[1], tar.data, tar.len);
+    start(&blobs[2]);
+    zstd_frame(&blobs[2], tar.data, tar.len, 0);
+    for (size_t i = 0; i < ARRAY_LEN(blobs); i++) {
+        char type[] = TAR_TYPE;
+        AUTO_OCI_LAYER struct oci_layer *layer = NULL;
+        struct source source = {.read = read_one_byte, .self = &blobs[i], .size = blobs[i].len};
+        struct oci_layer_options options = {.blob = {.media_type = type, .size = source.size}};
+        digest_bytes(&options.blob.digest, blobs[i].data, blobs[i].len);
+        digest_bytes(&options.diff_id, tar.data, tar.len);
+        if (oci_layer_read(&layer, &source, &options, &e) < 0)
+            fail_msg("%s", e.text);
+        assert_int_equal(oci_layer_count(layer), 3);
+        buf_fini(&blobs[i]);
+    }
+    buf_fini(&tar);
 }
 
 static void case_045_zstd_windows(void **state)
@@ -730,6 +776,7 @@ int main(void)
         cmocka_unit_test(case_038_times),
         cmocka_unit_test(case_039_names_are_bytes),
         cmocka_unit_test(names_have_limits),
+        cmocka_unit_test(the_root_is_a_directory),
         cmocka_unit_test(devices_have_limits),
         cmocka_unit_test(data_of_other_types_is_skipped),
         cmocka_unit_test(case_041_old_gnu_sparse),
@@ -737,6 +784,7 @@ int main(void)
         cmocka_unit_test(case_041_pax_sparse),
         cmocka_unit_test(case_043_zstd_frames),
         cmocka_unit_test(case_043_gzip_members),
+        cmocka_unit_test(sources_may_give_less_than_asked),
         cmocka_unit_test(case_045_zstd_windows),
         cmocka_unit_test(case_046_media_type_is_a_hint),
         cmocka_unit_test(case_047_cut_after_the_end_of_the_tar),

@@ -292,6 +292,7 @@ static void test_rate_limit(void **state UNUSED)
         {2, "0", 0, 3},
         {1, "1", 0, 2},
         {1000, NULL, -ERR_LIMIT, TRIES},
+        {1000, "0", -ERR_LIMIT, TRIES},
         {1, "3600", -ERR_LIMIT, 1},
     };
 
