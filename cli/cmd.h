@@ -20,7 +20,7 @@ enum {
     EXIT_INTERRUPTED = 130,
 };
 
-/* Options that stand before or after the command word. */
+/* Options of every command, after the command word. */
 struct global_options {
     char *store_path; /* absolute or relative; never NULL after parsing */
     char *cache_dir;  /* absolute */
@@ -72,6 +72,13 @@ enum { SIZE_TEXT_MAX = 24 };
 const char *print_size(uint64_t size, char text[SIZE_TEXT_MAX]);
 /* "4.2 s", "3 m 20 s", "5 h", "2 d"; returns `text`. */
 const char *print_duration(int64_t ms, char text[SIZE_TEXT_MAX]);
+
+/* Copies text of a guest so that it cannot drive a terminal: control characters (C1 too) and bytes
+ * that are no UTF-8 become spaces. Cut at a character where `to` is too small. */
+void text_harmless(char *to, size_t to_len, const char *text);
+/* How many bytes of the text fit into so many columns of a terminal, and the columns they take at
+ * most. */
+size_t text_fit(const char *text, size_t columns, size_t *width);
 
 /* Prints JSON to stdout, indented, with a newline. */
 int print_json(const struct json *j, struct err *e) MUST_USE;
