@@ -4,6 +4,7 @@
 #define TB2_CLI_CMD_H
 
 #include <stdbool.h>
+#include <stdio.h>
 
 #include "bake/bake.h"
 #include "base/cancel.h"
@@ -53,6 +54,8 @@ extern const struct command command_disk;
     {                                                                                              \
         "help", no_argument, NULL, 'h'                                                             \
     }
+/* The short ones. */
+#define GLOBAL_SHORT_OPTIONS "h"
 
 /* Takes one of the options above. Returns -1 when done, an exit status when the program must end
  * (help: 0, wrong value: EXIT_USAGE). */
@@ -61,11 +64,20 @@ int option_global(struct global_options *g, const struct command *c, int option,
 /* Prints an error ("tb2-bake: text", then the hint) to stderr; returns the exit status that fits. */
 int report_error(const struct err *e);
 
-/* Prints how the command is called, to stdout for --help, else to stderr. */
-int usage(const struct command *c, bool wanted);
+/* Prints what is wrong with a command line, and how the command is called; returns EXIT_USAGE. */
+int usage_error(const struct command *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
-/* Opens the store of the options. */
+/* Opens the store of the options, making it where there is none. */
 int open_store(struct store **out, const struct global_options *g, struct err *e) MUST_USE;
+/* For commands that read it: ERR_NOTFOUND where there is none. */
+int open_existing_store(struct store **out, const struct global_options *g, struct err *e) MUST_USE;
+
+/* True if `name` is a command's. */
+bool is_command(const char *name);
+
+/* Prints an error's text, which may end with lines that a guest printed, and its hint, each line
+ * after `indent` and all but the first further right. */
+void show_error(FILE *to, const char *indent, const struct err *e);
 
 /* "1.5 GB", in 1000s as disks and registries count; returns `text`. */
 enum { SIZE_TEXT_MAX = 24 };

@@ -2,6 +2,7 @@
 /* Sizes, durations, foreign text and JSON as people and machines read them. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "cli/cmd.h"
@@ -85,6 +86,28 @@ size_t text_fit(const char *text, size_t columns, size_t *width)
         len += n ? n : 1;
     }
     return len;
+}
+
+static void print_lines(FILE *to, const char *indent, const char *text)
+{
+    const char *further = "";
+    while (*text) {
+        size_t len = strcspn(text, "\n");
+        char line[ERR_TEXT_MAX];
+        snprintf(line, sizeof(line), "%.*s", (int)len, text);
+        char shown[ERR_TEXT_MAX];
+        text_harmless(shown, sizeof(shown), line);
+        fprintf(to, "%s%s%s\n", indent, further, shown);
+        text += len + (text[len] == '\n');
+        further = "  ";
+    }
+}
+
+void show_error(FILE *to, const char *indent, const struct err *e)
+{
+    print_lines(to, indent, e->text);
+    if (e->hint[0])
+        fprintf(to, "%s  %s\n", indent, e->hint);
 }
 
 int print_json(const struct json *j, struct err *e)

@@ -200,9 +200,7 @@ static void print_finished(const struct ui *u, const struct row *r)
             bake_outcome_name(result->outcome), time, last_column(result, last, sizeof(last)));
     if (result->outcome != OUTCOME_FAILED)
         return;
-    fprintf(u->out, "  %s\n", result->err.text);
-    if (result->err.hint[0])
-        fprintf(u->out, "  %s\n", result->err.hint);
+    show_error(u->out, "  ", &result->err);
 }
 
 static void note_finished(struct ui *u, struct row *r)
@@ -388,9 +386,8 @@ static void print_failures(const struct bake_report *r)
         const struct bake_task_result *result = &r->results[i];
         if (result->outcome != OUTCOME_FAILED)
             continue;
-        printf("\n%s\n", result->err.text);
-        if (result->err.hint[0])
-            printf("  %s\n", result->err.hint);
+        putchar('\n');
+        show_error(stdout, "", &result->err);
     }
 }
 
