@@ -225,8 +225,6 @@ struct run {
     struct json *recipe_json;
     struct image_room images;
     struct machine_room machines;
-    bool machines_open;
-    pthread_mutex_t machines_lock;
     struct vm_gate gate;
     struct e2b *server; /* NULL: local catalog only */
     pthread_mutex_t event_lock;

@@ -59,7 +59,6 @@ static struct registry_options registry_settings(const struct bake_options *o)
 static int run_open(struct run *run, struct store *s, const struct bake_options *o, struct err *e)
 {
     *run = (struct run){.options = o, .store = s, .journal_fd = -1};
-    pthread_mutex_init(&run->machines_lock, NULL);
     pthread_mutex_init(&run->event_lock, NULL);
     vm_gate_init(&run->gate, o->jobs ? o->jobs : bake_default_jobs(), machine_memory_mb() * 3 / 4);
     int rc = recipe_load(&run->recipe, o->recipe_path, e);
@@ -77,15 +76,13 @@ static int run_open(struct run *run, struct store *s, const struct bake_options 
 
 static void run_close(struct run *run)
 {
-    if (run->machines_open)
-        machine_room_close(&run->machines);
+    machine_room_close(&run->machines);
     image_room_close(&run->images);
     e2b_free(run->server);
     json_free(run->recipe_json);
     recipe_free(run->recipe);
     vm_gate_fini(&run->gate);
     pthread_mutex_destroy(&run->event_lock);
-    pthread_mutex_destroy(&run->machines_lock);
     file_close(&run->journal_fd);
 }
 
@@ -256,6 +253,9 @@ int bake_run(struct bake_report *out, struct store *s, const struct bake_options
     rc = run_open(&run, s, o, e);
     if (rc == 0)
         rc = list_tasks(out, o, e);
+    if (rc ==
+        0) /* every task's key needs the kernel and the VMM's version; no VM stays from this */
+        rc = machine_room_open(&run.machines, s, o->cache_dir, o->accel, o->cancel, e);
     if (rc == 0)
         rc = journal_open(&run, &out->journal, e);
     if (rc == 0) {

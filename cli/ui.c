@@ -126,8 +126,12 @@ static void draw_block(struct ui *u)
         draw_row(u, &u->rows[i], now_ms, columns);
     char time[SIZE_TEXT_MAX];
     char line[160];
-    snprintf(line, sizeof(line), "%zu of %zu done, %zu failed, %zu running, %s", u->finished,
-             u->tasks, u->failed, u->row_count, print_duration(now_ms - u->start_ms, time));
+    print_duration(now_ms - u->start_ms, time);
+    if (u->tasks == 0)
+        snprintf(line, sizeof(line), "preparing, %s", time);
+    else
+        snprintf(line, sizeof(line), "%zu of %zu done, %zu failed, %zu running, %s", u->finished,
+                 u->tasks, u->failed, u->row_count, time);
     draw_line(u, line, columns);
     fflush(u->out);
 }

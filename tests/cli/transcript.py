@@ -48,7 +48,8 @@ def main():
         return 0
     wanted.append("")
     difference = list(difflib.unified_diff(wanted, found, path, "now", lineterm="")) if wanted != found else []
-    print("\n".join(difference))
+    if difference:
+        print("\n".join(difference))
     return 1 if difference else 0
 
 
