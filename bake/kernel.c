@@ -66,9 +66,12 @@ static int run_tool(const struct fetch *f, const char *const argv[], int64_t tim
     char text[2048] = "";
     ssize_t n = pread(log, text, sizeof(text) - 1, 0);
     text[n > 0 ? n : 0] = 0;
+    if (!text[0]) /* a full disk takes its words too */
+        return err_set(e, ERR_NET, "%s failed without a word; is there room in %s?", argv[0],
+                       f->path);
     char summary[512];
     console_summary(text, 4, summary, sizeof(summary));
-    return err_set(e, ERR_NET, "%s %s failed: %s", argv[0], argv[1], summary);
+    return err_set(e, ERR_NET, "%s failed: %s", argv[0], summary);
 }
 
 /* The versioned package that the meta package depends on, from `apt-cache depends`. Its labels are
@@ -179,6 +182,7 @@ static int fetch(int kernels, const char *kernels_path, const struct cancel *c, 
         rc = file_open_dir(&dir, kernels, FETCH_DIR, e);
     if (rc < 0)
         return rc;
+    log_event(LOG_INFO, "bake", "fetching the guest kernel, once for this cache");
     struct fetch f = {.dir = dir, .path = path, .cancel = c};
     rc = fetch_release(&f, kernels, e);
     struct err left = ERR_INIT;
