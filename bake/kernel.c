@@ -182,7 +182,6 @@ static int fetch(int kernels, const char *kernels_path, const struct cancel *c, 
         rc = file_open_dir(&dir, kernels, FETCH_DIR, e);
     if (rc < 0)
         return rc;
-    log_event(LOG_INFO, "bake", "fetching the guest kernel, once for this cache");
     struct fetch f = {.dir = dir, .path = path, .cancel = c};
     rc = fetch_release(&f, kernels, e);
     struct err left = ERR_INIT;
