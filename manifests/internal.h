@@ -53,6 +53,9 @@ void toml_scan_blank(struct toml_scan *s);   /* spaces and tabs */
 void toml_scan_comment(struct toml_scan *s); /* a comment, if one starts here, up to its newline */
 void toml_scan_space(struct toml_scan *s);   /* blanks, comments and newlines */
 
+/* Value of a digit up to base 16; INT_MAX for anything else. */
+int toml_digit_value(int byte);
+
 /* What stands here, for messages: "end of line", "'x'"; returns `text`. */
 enum { TOML_SHOW_MAX = 32 };
 const char *toml_scan_show(const struct toml_scan *s, char text[TOML_SHOW_MAX]);

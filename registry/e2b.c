@@ -65,8 +65,7 @@ struct session {
 
 static int check_options(const struct e2b_options *o, struct err *e)
 {
-    static const char letters[] =
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~";
+    static const char letters[] = E2B_ID_LETTERS ".~";
     if (!o->api_url ||
         (strncmp(o->api_url, "http://", 7) != 0 && strncmp(o->api_url, "https://", 8) != 0)) {
         err_set(e, ERR_INPUT, "the template server's address must start with http:// or https://");
@@ -124,9 +123,7 @@ void e2b_free(struct e2b *c)
         return;
     http_free(c->http);
     http_free(c->cleanup_http);
-    if (c->key_header)
-        explicit_bzero(c->key_header, strlen(c->key_header));
-    free(c->key_header);
+    secret_free(c->key_header);
     free(c->api_url);
     free(c);
 }

@@ -19,6 +19,9 @@ struct e2b {
     struct http *cleanup_http; /* not cancelled: takes a claimed alias back after Ctrl-C */
 };
 
+/* What ids and aliases are made of. */
+#define E2B_ID_LETTERS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+
 /* ---- e2b_call.c ---------------------------------------------------------------------------- */
 
 struct e2b_call {

@@ -18,9 +18,6 @@ enum {
     BODY_MAX_LEN = 2 << 20 /* a server's limit for a JSON body */
 };
 
-static const char alias_letters[] =
-    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-
 static int markup(struct err *e, const char *what)
 {
     err_set(e, ERR_UNSUPPORTED, "%s contains '<', which template servers refuse as markup", what);
@@ -95,7 +92,7 @@ static int check_size(const struct e2b_template *t, struct err *e)
 int e2b_check_template(const struct e2b_template *t, struct err *e)
 {
     size_t len = strlen(t->alias);
-    if (len == 0 || len > NAME_MAX_LEN || strspn(t->alias, alias_letters) != len)
+    if (len == 0 || len > NAME_MAX_LEN || strspn(t->alias, E2B_ID_LETTERS) != len)
         return err_set(e, ERR_INPUT,
                        "alias '%.140s': 1 to %d letters, digits, '-' and '_' are allowed", t->alias,
                        NAME_MAX_LEN);
