@@ -167,7 +167,8 @@ int node_port(uint16_t *out, const char *path, const char *key, const struct nod
 /* A list of at least one text, NULL-terminated; free with argv_free. */
 int node_argv(char ***out, const char *path, const char *key, const struct node *node,
               struct err *e) MUST_USE;
-/* A mapping of names to texts, sorted by name. Values may be empty if quoted. Free with env_free. */
+/* A mapping of names to texts, sorted by name. Values may be empty if quoted. Free with
+ * env_free. */
 int node_env(struct env_pair **out, size_t *count, const char *path, const struct node *node,
              struct err *e) MUST_USE;
 void argv_free(char **argv);

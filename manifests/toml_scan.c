@@ -2,8 +2,8 @@
 /*
  * Characters, blanks, strings and keys of TOML 1.0.0.
  *
- * The text is judged once, up front, for what holds everywhere: UTF-8, no control characters but tab
- * and newline, CR only in CRLF. After that every function works on bytes and needs to look at
+ * The text is judged once, up front, for what holds everywhere: UTF-8, no control characters but
+ * tab and newline, CR only in CRLF. After that every function works on bytes and needs to look at
  * ASCII only. Every step goes through toml_scan_skip, which keeps line and column, so that an error
  * can say where it is without reading the text again.
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One call to the template server. Refusals come in four shapes: JSON {code, message}; the same with
- * status 500 around a code that says better what happened; plain text from before the handler; and an
- * empty 401. All become one error here; e2b.c decides by code alone.
+ * One call to the template server. Refusals come in four shapes: JSON {code, message}; the same
+ * with status 500 around a code that says better what happened; plain text from before the handler;
+ * and an empty 401. All become one error here; e2b.c decides by code alone.
  */
 #include "registry/e2b_internal.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Requests to the template server. Servers differ: AgentENV takes any case in a name and has no
- * upper limit on CPUs, E2B Cloud lower-cases names and wants even amounts. What both accept is left to
- * the caller; here stands what neither does, and the markup filter of AgentENV, which refuses a whole
- * request for a '<' that starts something like a tag, with a text that helps nobody.
+ * upper limit on CPUs, E2B Cloud lower-cases names and wants even amounts. What both accept is left
+ * to the caller; here stands what neither does, and the markup filter of AgentENV, which refuses a
+ * whole request for a '<' that starts something like a tag, with a text that helps nobody.
  */
 #include "registry/e2b_internal.h"
 
