@@ -58,8 +58,8 @@ void buf_drop(struct buf *b, size_t len);
 /* The contents as a string that the buffer keeps owning; never NULL. */
 const char *buf_text(const struct buf *b);
 
-/* Hands the bytes over (terminated, free with free()); the buffer is empty afterwards. NULL only when
- * it was empty and memory is short. */
+/* Hands the bytes over (terminated, free with free()); the buffer is empty afterwards. NULL only
+ * when it was empty and memory is short. */
 char *buf_take(struct buf *b);
 
 /* A bounded reader over bytes in memory, for decoding: every get says whether it could. */

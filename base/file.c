@@ -180,8 +180,8 @@ int file_size(int dir, const char *path, uint64_t *out, struct err *e)
     return 0;
 }
 
-/* Empties the directory `fd` (taken over). Each level holds one descriptor, so their limit bounds the
- * depth. */
+/* Empties the directory `fd` (taken over). Each level holds one descriptor, so their limit bounds
+ * the depth. */
 static int empty_dir(int fd, struct err *e)
 {
     DIR *d = fdopendir(fd);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * JSON over jansson. `struct json` is json_t under another name: the pointer is only ever converted
- * here, so no caller depends on the library. A builder whose memory ran short marks nothing: its NULL
- * travels into json_set/json_append, which then poison the container, and json_print reports it.
+ * here, so no caller depends on the library. A builder whose memory ran short marks nothing: its
+ * NULL travels into json_set/json_append, which then poison the container, and json_print reports
+ * it.
  */
 #include "base/json.h"
 

@@ -25,8 +25,9 @@ enum json_kind {
     JSON_KIND_NULL
 };
 
-/* Parses a whole text (duplicate keys are refused, nesting is bounded). The result is the
- * caller's; free with json_free. Integers are of 64 bits. ERR_CORRUPT with line and column. `what` names the text. */
+/* Parses a whole text (duplicate keys are refused, nesting is bounded). The result is the caller's;
+ * free with json_free. Integers are of 64 bits. ERR_CORRUPT with line and column. `what` names the
+ * text. */
 int json_parse(struct json **out, const void *text, size_t len, const char *what,
                struct err *e) MUST_USE;
 
@@ -80,8 +81,8 @@ int json_each(const struct json *j,
 
 /* Builders: NULL when memory is short. The set/append calls take the value over, also on failure,
  * and accept NULL as a failed value, so that errors need checking once, at json_print. Strings that
- * are not UTF-8 are stored with each bad byte as U+FFFD; where bytes matter use json_bytes. Keys must be
- * UTF-8. */
+ * are not UTF-8 are stored with each bad byte as U+FFFD; where bytes matter use json_bytes. Keys
+ * must be UTF-8. */
 struct json *json_new_object(void);
 struct json *json_new_array(void);
 struct json *json_new_string(const char *text);

@@ -237,8 +237,8 @@ static int pump(struct stream streams[2], struct feeder *feed, int64_t deadline,
     return 0;
 }
 
-/* A socket pair rather than a pipe: writes to a child that has closed its stdin can then be told not
- * to raise SIGPIPE. */
+/* A socket pair rather than a pipe: writes to a child that has closed its stdin can then be told
+ * not to raise SIGPIPE. */
 static int open_pair(int *ours, int *theirs, struct err *e)
 {
     int fds[2];

@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bytes of the UTF-8 character that starts at `at`, 0 if it is none (RFC 3629, section 4). `left`, at
- * least 1, is how many bytes there are. */
+/* Bytes of the UTF-8 character that starts at `at`, 0 if it is none (RFC 3629, section 4). `left`,
+ * at least 1, is how many bytes there are. */
 size_t utf8_len(const uint8_t *at, size_t left);
 
 /*

@@ -53,6 +53,9 @@ void toml_scan_blank(struct toml_scan *s);   /* spaces and tabs */
 void toml_scan_comment(struct toml_scan *s); /* a comment, if one starts here, up to its newline */
 void toml_scan_space(struct toml_scan *s);   /* blanks, comments and newlines */
 
+/* Value of a digit up to base 16; INT_MAX for anything else. */
+int toml_digit_value(int byte);
+
 /* What stands here, for messages: "end of line", "'x'"; returns `text`. */
 enum { TOML_SHOW_MAX = 32 };
 const char *toml_scan_show(const struct toml_scan *s, char text[TOML_SHOW_MAX]);
@@ -164,7 +167,8 @@ int node_port(uint16_t *out, const char *path, const char *key, const struct nod
 /* A list of at least one text, NULL-terminated; free with argv_free. */
 int node_argv(char ***out, const char *path, const char *key, const struct node *node,
               struct err *e) MUST_USE;
-/* A mapping of names to texts, sorted by name. Values may be empty if quoted. Free with env_free. */
+/* A mapping of names to texts, sorted by name. Values may be empty if quoted. Free with
+ * env_free. */
 int node_env(struct env_pair **out, size_t *count, const char *path, const struct node *node,
              struct err *e) MUST_USE;
 void argv_free(char **argv);

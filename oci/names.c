@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The names of a tree that is being merged. They hang in sibling lists and in one hash table keyed by
- * (directory, name), so a directory of 100,000 files costs no more than 100,000 directories. The hash
- * is SipHash with a key drawn per tree, since names come from outside; nothing that leaves this file
- * depends on its order.
+ * The names of a tree that is being merged. They hang in sibling lists and in one hash table keyed
+ * by (directory, name), so a directory of 100,000 files costs no more than 100,000 directories. The
+ * hash is SipHash with a key drawn per tree, since names come from outside; nothing that leaves
+ * this file depends on its order.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -374,7 +374,8 @@ static int entry_failure(const struct oci_entry *entry, struct err *e)
 
 /*
  * Links may point forward in their layer. Once through in tar order and once against it finds the
- * targets of all chains that run one way; more passes would let a hostile layer cost quadratic time.
+ * targets of all chains that run one way; more passes would let a hostile layer cost quadratic
+ * time.
  */
 static int apply_waiting(struct merge *m, struct waiting_list *list, struct err *e)
 {

@@ -46,8 +46,8 @@ void oci_names_fini(struct oci_names *t);
 /* The child of that name, or OCI_NAME_NONE. */
 uint32_t oci_names_find(const struct oci_names *t, uint32_t parent, const char *text, size_t len);
 
-/* Adds a name that its directory does not have yet. `text` must live as long as the table. ERR_LIMIT
- * when there are too many, or its path reaches LIMIT_PATH. */
+/* Adds a name that its directory does not have yet. `text` must live as long as the table.
+ * ERR_LIMIT when there are too many, or its path reaches LIMIT_PATH. */
 int oci_names_add(struct oci_names *t, uint32_t *out, uint32_t parent, const char *text,
                   uint32_t inode, struct err *e) MUST_USE;
 

@@ -231,9 +231,9 @@ static int authorize(struct registry *r, const struct oci_ref *ref,
 }
 
 /*
- * Sends until the answer is neither 401 nor 429, or an error says that it will not be. The gate makes
- * the waits; how often one exchange takes a 429 is counted here, since a server may ask for no wait
- * at all.
+ * Sends until the answer is neither 401 nor 429, or an error says that it will not be. The gate
+ * makes the waits; how often one exchange takes a 429 is counted here, since a server may ask for
+ * no wait at all.
  */
 static int exchange(struct registry *r, const struct oci_ref *ref, struct http_request *request,
                     struct auth_use *use, struct http_response *out, struct err *e)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One call to the template server. Refusals come in four shapes: JSON {code, message}; the same with
- * status 500 around a code that says better what happened; plain text from before the handler; and an
- * empty 401. All become one error here; e2b.c decides by code alone.
+ * One call to the template server. Refusals come in four shapes: JSON {code, message}; the same
+ * with status 500 around a code that says better what happened; plain text from before the handler;
+ * and an empty 401. All become one error here; e2b.c decides by code alone.
  */
 #include "registry/e2b_internal.h"
 
@@ -171,13 +171,11 @@ int e2b_malformed(const struct e2b *c, const char *doing, const char *why, struc
 int e2b_take_id(char **out, const struct e2b *c, const struct json *object, const char *key,
                 const char *doing, struct err *e)
 {
-    static const char letters[] =
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     bool is_object = object && json_kind(object) == JSON_KIND_OBJECT;
     const struct json *member = is_object ? json_member(object, key) : NULL;
     const char *id = member ? json_as_string(member) : NULL;
     size_t len = id ? strlen(id) : 0;
-    if (len == 0 || len > ID_MAX_LEN || strspn(id, letters) != len)
+    if (len == 0 || len > ID_MAX_LEN || strspn(id, E2B_ID_LETTERS) != len)
         return e2b_malformed(c, doing, key, e);
     char *copy = mem_strdup(id);
     if (!copy)

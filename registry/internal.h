@@ -187,6 +187,9 @@ struct credential {
 };
 void credential_fini(struct credential *c);
 
+/* Wipes a text, then frees it. */
+void secret_free(char *text);
+
 struct credential_options {
     const char *config_path;   /* NULL: see registry_options */
     int64_t helper_timeout_ms; /* a helper that takes longer is killed */

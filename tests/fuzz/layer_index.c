@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Layer indexes as bytes: what decodes is the one encoding of what it decodes to, and can be merged. */
+/* Layer indexes as bytes: what decodes is the one encoding of what it decodes to, and can be
+ * merged. */
 #include <string.h>
 
 #include "fuzz.h"

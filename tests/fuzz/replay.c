@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Runs a fuzz target over files: each argument is a file, or a directory of files (which may lack). */
+/* Runs a fuzz target over files: each argument is a file, or a directory of files (which may
+ * lack). */
 #include <dirent.h>
 #include <fcntl.h>
 #include <string.h>

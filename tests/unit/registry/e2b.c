@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Registration against tests/support/e2b_server.py: what is asked in which order, what is left behind,
- * what a person is told. */
+/* Registration against tests/support/e2b_server.py: what is asked in which order, what is left
+ * behind, what a person is told. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Tokens: reply shapes, tokens that die during a pull, refusals, identity tokens; and rate limits. */
+/* Tokens: reply shapes, tokens that die during a pull, refusals, identity tokens; and rate
+ * limits. */
 #include "world.h"
 
 /* ---- A registry that wants tokens ------------------------------------------------------- */
