@@ -179,8 +179,10 @@ struct template_sizes {
     uint64_t memory_data; /* bytes of memory that are not zero */
     uint64_t stored;      /* stored bytes of all its chunks */
     uint64_t unique;      /* of these, in no other template of the catalog */
+    bool damaged; /* a map cannot be read or a chunk is not there: what is missing is not counted */
 };
-/* Sizes of `count` templates at once (uniqueness is counted among these). */
+/* Sizes of `count` templates at once (uniqueness is counted among these). Damage is no error: what
+ * it is goes to the log, once per template. */
 int template_measure(struct template_sizes *out, struct template *const *templates, size_t count,
                      struct store *s, struct err *e) MUST_USE;
 

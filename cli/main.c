@@ -105,6 +105,7 @@ int option_global(struct global_options *g, const struct command *c, int option,
         return -1;
     case 'v':
         g->verbose = true;
+        log_to_stderr(true);
         return -1;
     case 'h':
         return help(c);
@@ -247,9 +248,12 @@ int main(int argc, char **argv)
         return EXIT_ENVIRONMENT;
     }
     catch_signals();
+    log_to_stderr(false);
     int status = dispatch(&g, argc, argv);
-    if (fflush(stdout) != 0 && status == EXIT_ALL_READY) {
-        fprintf(stderr, "tb2-bake: writing the result: %s\n", strerror(errno));
+    errno = 0;
+    if ((fflush(stdout) != 0 || ferror(stdout)) && status == EXIT_ALL_READY) {
+        fprintf(stderr, "tb2-bake: writing the result: %s\n",
+                errno ? strerror(errno) : "not all of it could be written");
         status = EXIT_ENVIRONMENT;
     }
     free(g.store_path);

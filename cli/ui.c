@@ -29,7 +29,9 @@ enum {
 };
 
 struct row {
-    const struct bake_task_result *result;
+    const struct bake_task_result *result; /* only to be looked into within its own events */
+    const char *task;
+    enum bake_stage stage;
     int64_t stage_start_ms;
     int64_t task_start_ms;
     uint64_t done;
@@ -98,19 +100,18 @@ static void draw_row(struct ui *u, const struct row *r, int64_t now_ms, size_t c
     char done[SIZE_TEXT_MAX];
     char total[SIZE_TEXT_MAX];
     char detail[OUTPUT_SHOWN_MAX] = "";
-    if (r->result->stage == STAGE_PULL && r->total > 0)
+    if (r->stage == STAGE_PULL && r->total > 0)
         snprintf(detail, sizeof(detail), "%s of %s", print_size(r->done, done),
                  print_size(r->total, total));
-    else if (r->result->stage == STAGE_STEPS)
+    else if (r->stage == STAGE_STEPS)
         snprintf(detail, sizeof(detail), "%s", r->output);
     /* Two columns further right than a finished task; narrower where the time would not fit. */
     int name_width = NAME_WIDTH - 2;
     if (columns < NAME_WIDTH + 24)
         name_width = columns > 24 + NAME_WIDTH_MIN ? (int)columns - 24 : NAME_WIDTH_MIN;
     char line[OUTPUT_SHOWN_MAX + 128];
-    snprintf(line, sizeof(line), "  %-*.*s %-9s %8s  %s", name_width, name_width, r->result->task,
-             bake_stage_name(r->result->stage), print_duration(now_ms - r->stage_start_ms, time),
-             detail);
+    snprintf(line, sizeof(line), "  %-*.*s %-9s %8s  %s", name_width, name_width, r->task,
+             bake_stage_name(r->stage), print_duration(now_ms - r->stage_start_ms, time), detail);
     draw_line(u, line, columns);
 }
 
@@ -169,7 +170,7 @@ static struct row *find_row(struct ui *u, const struct bake_task_result *result)
     if (u->row_count == ROWS_MAX)
         return NULL;
     struct row *r = &u->rows[u->row_count++];
-    *r = (struct row){.result = result, .task_start_ms = clock_ms()};
+    *r = (struct row){.result = result, .task = result->task, .task_start_ms = clock_ms()};
     return r;
 }
 
@@ -227,10 +228,11 @@ static void take_event(struct ui *u, const struct bake_event *event)
         return;
     switch (event->kind) {
     case EVENT_STAGE_STARTED:
+        r->stage = r->result->stage;
         r->stage_start_ms = clock_ms();
         r->output[0] = 0;
         if (u->mode == UI_PLAIN)
-            fprintf(u->out, "%s: %s\n", r->result->task, bake_stage_name(r->result->stage));
+            fprintf(u->out, "%s: %s\n", r->task, bake_stage_name(r->stage));
         break;
     case EVENT_PROGRESS:
         r->done = event->done;
@@ -239,7 +241,7 @@ static void take_event(struct ui *u, const struct bake_event *event)
     case EVENT_OUTPUT:
         text_harmless(r->output, sizeof(r->output), event->text);
         if (u->verbose && u->mode == UI_PLAIN)
-            fprintf(u->out, "%s: | %s\n", r->result->task, r->output);
+            fprintf(u->out, "%s: | %s\n", r->task, r->output);
         break;
     case EVENT_TASK_FINISHED:
         note_finished(u, r);
@@ -277,11 +279,10 @@ void ui_event(void *ui, const struct bake_event *event)
 
 static void log_line(void *ctx, enum log_level level, const char *module, const char *message)
 {
-    static const char *const names[] = {"error", "warning", "note", "debug"};
     struct ui *u = ctx;
     pthread_mutex_lock(&u->lock);
     erase_block(u);
-    fprintf(u->out, "%s: %s: %s\n", names[level], module, message);
+    print_log(u->out, level, module, message);
     fflush(u->out);
     pthread_mutex_unlock(&u->lock);
 }
@@ -316,7 +317,7 @@ void ui_free(struct ui *u)
 {
     if (!u)
         return;
-    log_set_sink(NULL, NULL, LOG_ERROR);
+    log_to_stderr(u->verbose);
     if (u->drawing) {
         pthread_mutex_lock(&u->lock);
         u->stop = true;
