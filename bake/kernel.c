@@ -66,9 +66,12 @@ static int run_tool(const struct fetch *f, const char *const argv[], int64_t tim
     char text[2048] = "";
     ssize_t n = pread(log, text, sizeof(text) - 1, 0);
     text[n > 0 ? n : 0] = 0;
+    if (!text[0]) /* a full disk takes its words too */
+        return err_set(e, ERR_NET, "%s failed without a word; is there room in %s?", argv[0],
+                       f->path);
     char summary[512];
     console_summary(text, 4, summary, sizeof(summary));
-    return err_set(e, ERR_NET, "%s %s failed: %s", argv[0], argv[1], summary);
+    return err_set(e, ERR_NET, "%s failed: %s", argv[0], summary);
 }
 
 /* The versioned package that the meta package depends on, from `apt-cache depends`. Its labels are
@@ -172,6 +175,7 @@ static int fetch(int kernels, const char *kernels_path, const struct cancel *c, 
     AUTO_FREE char *path = mem_printf("%s/" FETCH_DIR, kernels_path);
     if (!path)
         return err_nomem(e, FETCH_DIR);
+    log_event(LOG_INFO, "bake", "fetching the guest kernel into %s, once", kernels_path);
     int rc = file_remove_tree(kernels, FETCH_DIR, e); /* of a process that was killed */
     AUTO_FD int dir = -1;
     if (rc == 0)

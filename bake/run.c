@@ -7,6 +7,7 @@
 #include "bake/pipeline.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,9 +29,8 @@ static uint64_t machine_memory_mb(void)
 
 unsigned bake_default_jobs(void)
 {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
     uint64_t by_memory = machine_memory_mb() * 3 / 4 / GUEST_MEMORY_DEFAULT_MB;
-    uint64_t jobs = cores > 1 ? (uint64_t)cores : 1;
+    uint64_t jobs = machine_cores();
     if (jobs > by_memory)
         jobs = by_memory;
     return jobs < 1 ? 1 : jobs > JOBS_MAX ? JOBS_MAX : (unsigned)jobs;
@@ -58,7 +58,6 @@ static struct registry_options registry_settings(const struct bake_options *o)
 static int run_open(struct run *run, struct store *s, const struct bake_options *o, struct err *e)
 {
     *run = (struct run){.options = o, .store = s, .journal_fd = -1};
-    pthread_mutex_init(&run->machines_lock, NULL);
     pthread_mutex_init(&run->event_lock, NULL);
     vm_gate_init(&run->gate, o->jobs ? o->jobs : bake_default_jobs(), machine_memory_mb() * 3 / 4);
     int rc = recipe_load(&run->recipe, o->recipe_path, e);
@@ -76,15 +75,13 @@ static int run_open(struct run *run, struct store *s, const struct bake_options 
 
 static void run_close(struct run *run)
 {
-    if (run->machines_open)
-        machine_room_close(&run->machines);
+    machine_room_close(&run->machines);
     image_room_close(&run->images);
     e2b_free(run->server);
     json_free(run->recipe_json);
     recipe_free(run->recipe);
     vm_gate_fini(&run->gate);
     pthread_mutex_destroy(&run->event_lock);
-    pthread_mutex_destroy(&run->machines_lock);
     file_close(&run->journal_fd);
 }
 
@@ -97,6 +94,43 @@ static bool has_name(char *const *names, size_t count, const char *name)
             return true;
     }
     return false;
+}
+
+/* Changes of one letter that turn one name into the other. */
+static size_t name_distance(const char *a, const char *b)
+{
+    size_t row[NAME_MAX + 1];
+    size_t len = strnlen(b, NAME_MAX);
+    for (size_t j = 0; j <= len; j++)
+        row[j] = j;
+    for (size_t i = 0; a[i]; i++) {
+        size_t diagonal = row[0]++;
+        for (size_t j = 0; j < len; j++) {
+            size_t best = diagonal + (a[i] != b[j]);
+            best = row[j] + 1 < best ? row[j] + 1 : best;
+            diagonal = row[j + 1];
+            row[j + 1] = diagonal + 1 < best ? diagonal + 1 : best;
+        }
+    }
+    return row[len];
+}
+
+static int no_such_task(const struct bake_options *o, const char *name, char *const *names,
+                        size_t count, struct err *e)
+{
+    err_set(e, ERR_INPUT, "task '%s' is not in %s", name, o->tasks_dir);
+    const char *nearest = NULL;
+    size_t least = strlen(name) < 8 ? strlen(name) / 2 : 4; /* further away is no typing mistake */
+    for (size_t i = 0; i < count; i++) {
+        size_t distance = name_distance(name, names[i]);
+        if (distance < least) {
+            least = distance;
+            nearest = names[i];
+        }
+    }
+    if (nearest)
+        return err_hint(e, "is it '%s'?", nearest);
+    return err_hint(e, "a task is a directory that holds a task.toml; check the spelling");
 }
 
 static int add_result(struct bake_report *out, const char *name, struct err *e)
@@ -115,8 +149,7 @@ static int select_tasks(struct bake_report *out, const struct bake_options *o, c
     for (size_t i = 0; o->names && i < o->name_count; i++) {
         if (has_name(names, count, o->names[i]))
             continue;
-        err_set(e, ERR_INPUT, "task '%s' is not in %s", o->names[i], o->tasks_dir);
-        return err_hint(e, "a task is a directory that holds a task.toml; check the spelling");
+        return no_such_task(o, o->names[i], names, count, e);
     }
     out->results = mem_array(count, sizeof(*out->results));
     if (!out->results)
@@ -196,10 +229,9 @@ static void fill_report(struct bake_report *out, struct run *run, int64_t start_
     out->store = store_stats(run->store);
 }
 
-/* One run per store at a time: what two runs would do twice is done once. */
-static int lock_store(int *fd, struct store *s, struct err *e)
+int run_lock(int *fd, struct store *s, bool wait, struct err *e)
 {
-    int rc = file_lock(fd, store_dir(s), "lock", true, false, e);
+    int rc = file_lock(fd, store_dir(s), "run.lock", true, wait, e);
     if (rc == -ERR_BUSY) {
         err_set(e, ERR_BUSY, "another bake is using the store %s", store_path(s));
         return err_hint(e, "wait for it to end, or use another store (--store)");
@@ -212,13 +244,16 @@ int bake_run(struct bake_report *out, struct store *s, const struct bake_options
     int64_t start_ms = clock_ms();
     *out = (struct bake_report){0};
     AUTO_FD int lock = -1;
-    int rc = lock_store(&lock, s, e);
+    int rc = run_lock(&lock, s, false, e);
     if (rc < 0)
         return rc;
     struct run run;
     rc = run_open(&run, s, o, e);
     if (rc == 0)
         rc = list_tasks(out, o, e);
+    /* Kernel and VMM are part of every task's key; what is missing is missing for all of them. */
+    if (rc == 0)
+        rc = machine_room_open(&run.machines, s, o->cache_dir, o->accel, o->cancel, e);
     if (rc == 0)
         rc = journal_open(&run, &out->journal, e);
     if (rc == 0) {

@@ -19,21 +19,6 @@ static void task_progress(void *ctx, uint64_t bytes)
     baking_progress(b, b->result->pulled_size, b->transfer_total);
 }
 
-/* The machine room is opened by the first task that needs a VM: a run in which nothing changed starts
- * none. Its parts that the key needs (kernel, VMM version) are cheap. */
-static int open_machines(struct run *run, struct err *e)
-{
-    pthread_mutex_lock(&run->machines_lock);
-    int rc = 0;
-    if (!run->machines_open) {
-        rc = machine_room_open(&run->machines, run->store, run->options->cache_dir,
-                               run->options->accel, run->options->cancel, e);
-        run->machines_open = rc == 0;
-    }
-    pthread_mutex_unlock(&run->machines_lock);
-    return rc;
-}
-
 static int plan(struct baking *b, struct err *e)
 {
     AUTO_FREE char *directory = mem_printf("%s/%s", b->run->options->tasks_dir, b->result->task);
@@ -142,8 +127,6 @@ static int bake_stages(struct baking *b, struct err *e)
 {
     baking_stage(b, STAGE_PLAN);
     int rc = plan(b, e);
-    if (rc == 0)
-        rc = open_machines(b->run, e);
     if (rc < 0)
         return rc;
     baking_stage(b, STAGE_RESOLVE);

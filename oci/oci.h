@@ -31,7 +31,8 @@ struct oci_ref {
     enum oci_transport transport;
     char *host;       /* registry: "docker.io", "127.0.0.1:5000"; NULL for a layout */
     char *repository; /* registry: "library/debian"; layout: the directory */
-    char *tag;        /* NULL when only a digest was given; "latest" when nothing was */
+    char *tag; /* NULL when only a digest was given; when nothing was: "latest" of a registry,
+                         NULL of a layout */
     bool has_digest;
     struct digest digest;
 };
@@ -256,8 +257,8 @@ struct oci_tree;
 /*
  * Applies the layers, bottom first, which must outlive the tree (it borrows their entries). The
  * rules are those of docs/formats/tree.md; errors name layer (counted from 1) and entry:
- * ERR_CORRUPT, ERR_LIMIT. A tree is read-only, so threads may share it, and the same layer may be part
- * of many trees at once.
+ * ERR_CORRUPT, ERR_LIMIT. A tree is read-only, so threads may share it, and the same layer may be
+ * part of many trees at once.
  */
 int oci_tree_merge(struct oci_tree **out, struct oci_layer *const *layers, size_t layer_count,
                    struct err *e) MUST_USE;
@@ -267,7 +268,8 @@ DEFINE_AUTO(oci_tree, oci_tree_free)
 size_t oci_tree_count(const struct oci_tree *t); /* at least 1: the root */
 struct oci_node oci_tree_node(const struct oci_tree *t, size_t index);
 
-/* One line a node, the canonical text form that tests and `image tree` use (docs/formats/tree.md). */
+/* One line a node, the canonical text form that tests and `image tree` use
+ * (docs/formats/tree.md). */
 int oci_tree_dump(const struct oci_tree *t, const struct sink *out, struct err *e) MUST_USE;
 
 #endif
