@@ -214,9 +214,7 @@ struct oci_layer; /* the layer index: every entry in tar order, whiteouts includ
  * ERR_LIMIT, ERR_UNSUPPORTED: an entry or the compression goes past what can be stored.
  * ERR_CANCELLED, and whatever the source and the data operations return.
  *
- * What becomes of a tar's oddities: docs/formats/tree.md. Known limits of the tar reader: global
- * PAX headers are ignored, an empty PAX number counts as 0, a PAX time in the last second before
- * 1970 loses its sign.
+ * What becomes of a tar's oddities: docs/formats/tree.md, docs/decisions/0007-tar-filter.md.
  *
  * Thread-safe (each call is on its own); runs in the C locale whatever the program's is.
  */
