@@ -188,7 +188,7 @@ int vm_accel_probe(struct vm_accel_answer *out, const struct guest_kernel *k, co
         return err_in(e, "accelerator");
     if (read_answer(dir, name, out))
         return 0;
-    log_event(LOG_INFO, "bake", "trying KVM, once for each boot of this host");
+    log_event(LOG_INFO, "bake", "trying KVM with a probe guest, once per boot of this host");
     struct vm_accel_answer answer;
     rc = probe(&answer, dir, cache_dir, k, c, e);
     if (rc < 0)

@@ -28,7 +28,7 @@ int disk_assemble(struct digest *out, struct store *s, const char *reference,
                                         .cancel = o->cancel};
     AUTO_FD int lock = -1;
     struct image_room room = {0};
-    int rc = file_lock(&lock, store_dir(s), "lock", true, true, e);
+    int rc = run_lock(&lock, s, true, e);
     if (rc == 0)
         rc = image_room_open(&room, s, &registry, e);
     if (rc == 0)
@@ -47,7 +47,7 @@ int disk_export(struct store *s, const struct digest *map, const char *path, con
         rc = file_open(&fd, AT_FDCWD, path, O_RDWR | O_CREAT | O_EXCL, 0666, e);
     if (rc < 0)
         return rc;
-    rc = store_export_map(s, m, fd, c, e);
+    rc = store_export_map(s, m, fd, machine_cores(), c, e);
     if (rc == 0 && fsync(fd) < 0)
         rc = err_sys(e, "syncing %s", path);
     if (rc < 0)

@@ -134,7 +134,7 @@ static int export_file(const struct guest *g, const struct digest *map, const ch
     if (rc == 0)
         rc = file_open(&fd, AT_FDCWD, path, O_RDWR | O_CREAT | O_EXCL, 0600, e);
     if (rc == 0)
-        rc = store_export_map(g->room->store, m, fd, g->room->cancel, e);
+        rc = store_export_map(g->room->store, m, fd, machine_cores(), g->room->cancel, e);
     if (rc == 0 && ftruncate(fd, (off_t)size) < 0)
         rc = err_sys(e, "setting the size of %s", path);
     return rc;

@@ -22,9 +22,7 @@ enum { INDEX_DEPTH_MAX = 4, BLOB_PATH_MAX = 24 + DIGEST_TEXT_MAX };
 int image_room_open(struct image_room *r, struct store *s, const struct registry_options *o,
                     struct err *e)
 {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    *r = (struct image_room){
-        .store = s, .ingest_workers = cores > 1 ? (size_t)cores : 1, .cancel = o->cancel};
+    *r = (struct image_room){.store = s, .cancel = o->cancel};
     int rc = registry_new(&r->registry, o, e);
     return rc < 0 ? rc : once_new(&r->once, e);
 }
@@ -357,7 +355,7 @@ static int ingest_blob(struct image *i, struct image_room *r, size_t n, struct e
     if (rc < 0)
         return rc;
     struct layer_blob blob = {&source, d, &i->config.diff_ids[n]};
-    rc = layer_ingest(r->store, &blob, r->ingest_workers, r->cancel, e);
+    rc = layer_ingest(r->store, &blob, machine_cores(), r->cancel, e);
     source_close(&source);
     if (i->layout)
         return rc;

@@ -175,13 +175,13 @@ static int fetch(int kernels, const char *kernels_path, const struct cancel *c, 
     AUTO_FREE char *path = mem_printf("%s/" FETCH_DIR, kernels_path);
     if (!path)
         return err_nomem(e, FETCH_DIR);
+    log_event(LOG_INFO, "bake", "fetching the guest kernel into %s, once", kernels_path);
     int rc = file_remove_tree(kernels, FETCH_DIR, e); /* of a process that was killed */
     AUTO_FD int dir = -1;
     if (rc == 0)
         rc = file_open_dir(&dir, kernels, FETCH_DIR, e);
     if (rc < 0)
         return rc;
-    log_event(LOG_INFO, "bake", "fetching the guest kernel, once for this cache");
     struct fetch f = {.dir = dir, .path = path, .cancel = c};
     rc = fetch_release(&f, kernels, e);
     struct err left = ERR_INIT;
@@ -193,7 +193,8 @@ static int fetch(int kernels, const char *kernels_path, const struct cancel *c, 
     if (rc == -ERR_NOTFOUND || rc == -ERR_NET)
         return err_hint(e,
                         "needs the network once, Debian 12's apt-get with its security archive "
-                        "(run apt-get update), dpkg-deb, xz and zstd; or unpack a release into %s/RELEASE yourself",
+                        "(run apt-get update), dpkg-deb, xz and zstd; or unpack a release into "
+                        "%s/RELEASE yourself",
                         kernels_path);
     return rc;
 }

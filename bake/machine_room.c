@@ -3,11 +3,18 @@
 #include "bake/pipeline.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "base/log.h"
 
 /* Plain chunks kept in memory, shared by all devices of the process. */
 enum { CHUNK_CACHE_SIZE = 256 << 20 };
+
+size_t machine_cores(void)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return cores > 1 ? (size_t)cores : 1;
+}
 
 int machine_room_open(struct machine_room *r, struct store *s, const char *cache_dir,
                       enum vm_accel accel, const struct cancel *c, struct err *e)

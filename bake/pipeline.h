@@ -62,6 +62,8 @@ struct machine_room {
 int machine_room_open(struct machine_room *r, struct store *s, const char *cache_dir,
                       enum vm_accel accel, const struct cancel *c, struct err *e) MUST_USE;
 void machine_room_close(struct machine_room *r); /* a zeroed one is fine */
+/* Processors of this machine, at least 1: how many threads work on one layer or one file. */
+size_t machine_cores(void);
 
 /* ---- A guest: VM, its disk and the channel to its agent ---------------------------------------- */
 
@@ -143,7 +145,6 @@ struct image_room {
     struct store *store;
     struct registry *registry;
     struct once *once;
-    size_t ingest_workers;
     const struct cancel *cancel;
 };
 
@@ -241,6 +242,13 @@ struct baking {
     int64_t stage_start_ms;
     uint64_t transfer_total;
 };
+
+/*
+ * One run per store at a time: what two would do twice is done once. *fd holds the lock until it is
+ * closed. Not the lock of store_open: others list and restore templates while a run goes on. Without
+ * `wait`, ERR_BUSY with a hint when another run holds it.
+ */
+int run_lock(int *fd, struct store *s, bool wait, struct err *e) MUST_USE;
 
 /* Takes a task through all stages; the result is in result->outcome and result->err. */
 void bake_task(struct run *run, struct bake_task_result *result);

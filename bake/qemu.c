@@ -408,7 +408,7 @@ static int save_state(struct vm *v, const char *state_path, struct err *e)
         return rc;
     v->held = true;
     rc = migrate(v, "migrate", t.fd, e);
-    return rc == 0 ? file_tmp_commit(&t, AT_FDCWD, state_path, true, e) : rc;
+    return rc == 0 ? file_tmp_commit(&t, AT_FDCWD, state_path, false, e) : rc;
 }
 
 int vm_snapshot(struct vm *v, const char *state_path, struct err *e)

@@ -29,9 +29,8 @@ static uint64_t machine_memory_mb(void)
 
 unsigned bake_default_jobs(void)
 {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
     uint64_t by_memory = machine_memory_mb() * 3 / 4 / GUEST_MEMORY_DEFAULT_MB;
-    uint64_t jobs = cores > 1 ? (uint64_t)cores : 1;
+    uint64_t jobs = machine_cores();
     if (jobs > by_memory)
         jobs = by_memory;
     return jobs < 1 ? 1 : jobs > JOBS_MAX ? JOBS_MAX : (unsigned)jobs;
@@ -230,10 +229,9 @@ static void fill_report(struct bake_report *out, struct run *run, int64_t start_
     out->store = store_stats(run->store);
 }
 
-/* One run per store at a time: what two runs would do twice is done once. */
-static int lock_store(int *fd, struct store *s, struct err *e)
+int run_lock(int *fd, struct store *s, bool wait, struct err *e)
 {
-    int rc = file_lock(fd, store_dir(s), "lock", true, false, e);
+    int rc = file_lock(fd, store_dir(s), "run.lock", true, wait, e);
     if (rc == -ERR_BUSY) {
         err_set(e, ERR_BUSY, "another bake is using the store %s", store_path(s));
         return err_hint(e, "wait for it to end, or use another store (--store)");
@@ -246,15 +244,15 @@ int bake_run(struct bake_report *out, struct store *s, const struct bake_options
     int64_t start_ms = clock_ms();
     *out = (struct bake_report){0};
     AUTO_FD int lock = -1;
-    int rc = lock_store(&lock, s, e);
+    int rc = run_lock(&lock, s, false, e);
     if (rc < 0)
         return rc;
     struct run run;
     rc = run_open(&run, s, o, e);
     if (rc == 0)
         rc = list_tasks(out, o, e);
-    if (rc ==
-        0) /* every task's key needs the kernel and the VMM's version; no VM stays from this */
+    /* Kernel and VMM are part of every task's key; what is missing is missing for all of them. */
+    if (rc == 0)
         rc = machine_room_open(&run.machines, s, o->cache_dir, o->accel, o->cancel, e);
     if (rc == 0)
         rc = journal_open(&run, &out->journal, e);

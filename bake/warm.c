@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -36,41 +35,63 @@ static int initial_context(struct guest_context *c, const struct oci_config *con
     return c->workdir && c->user ? 0 : err_nomem(e, "guest");
 }
 
-static int put_padded(struct store *s, const char *path, struct block_map **out, uint64_t *size,
-                      struct err *e)
+/* Maps of what a snapshot consists of; their chunks are in the store. */
+struct snapshot {
+    struct block_map *disk;
+    struct block_map *memory;
+    struct block_map *state;
+    uint64_t state_size;
+};
+
+static void snapshot_fini(struct snapshot *s)
+{
+    block_map_free(s->disk);
+    block_map_free(s->memory);
+    block_map_free(s->state);
+}
+#define AUTO_SNAPSHOT CLEANUP(snapshot_fini)
+
+/* Stores the chunks of a file of the guest's directory and removes it. */
+static int take_file(struct guest *g, const char *path, struct block_map **out, uint64_t *size,
+                     struct err *e)
 {
     AUTO_FD int fd = -1;
-    int rc = file_open(&fd, AT_FDCWD, path, O_RDWR, 0, e);
-    struct stat st;
-    if (rc == 0 && fstat(fd, &st) < 0)
-        rc = err_sys(e, "%s", path);
-    if (rc < 0)
-        return rc;
-    *size = (uint64_t)st.st_size;
-    if (ftruncate(fd, (off_t)mem_round_up(*size, BLOCK_SIZE)) < 0)
-        return err_sys(e, "padding %s", path);
-    return store_put_file(s, fd, 1, out, e);
+    int rc = file_open(&fd, AT_FDCWD, path, O_RDONLY, 0, e);
+    if (rc == 0)
+        rc = file_size(AT_FDCWD, path, size, e);
+    if (rc == 0)
+        rc = store_put_file(g->room->store, fd, machine_cores(), out, e);
+    if (rc == 0 && unlinkat(AT_FDCWD, path, 0) < 0)
+        rc = err_sys(e, "removing %s", path);
+    return rc;
 }
 
-/* Stores a file of the guest's directory as a map. */
-static int put_file(struct guest *g, const char *path, struct digest *map, uint64_t *size,
-                    struct err *e)
-{
-    AUTO_BLOCK_MAP struct block_map *m = NULL;
-    int rc = put_padded(g->room->store, path, &m, size, e);
-    return rc < 0 ? rc : store_put_map(g->room->store, m, map, e);
-}
-
-static int put_disk(struct guest *g, const struct block_map *base, struct digest *map,
-                    struct err *e)
+static int take_disk(struct guest *g, const struct block_map *base, struct block_map **out,
+                     struct err *e)
 {
     AUTO_BLOCK_MAP struct block_map *upper = NULL;
     AUTO_BLOCK_MAP struct block_map *zeros = NULL;
-    AUTO_BLOCK_MAP struct block_map *merged = NULL;
     int rc = bdev_cow_seal(g->disk, g->room->store, &upper, &zeros, e);
-    if (rc == 0)
-        rc = block_map_overlay(&merged, base, upper, zeros, e);
-    return rc < 0 ? rc : store_put_map(g->room->store, merged, map, e);
+    return rc < 0 ? rc : block_map_overlay(out, base, upper, zeros, e);
+}
+
+/* Stores the maps, after which the snapshot is durable. */
+static int put_maps(struct store *store, const struct snapshot *s, struct json *document,
+                    struct err *e)
+{
+    const struct {
+        const char *name;
+        const struct block_map *map;
+    } maps[] = {{"disk", s->disk}, {"memory", s->memory}, {"state", s->state}};
+    for (size_t i = 0; i < ARRAY_LEN(maps); i++) {
+        struct digest digest;
+        int rc = store_put_map(store, maps[i].map, &digest, e);
+        if (rc < 0)
+            return err_in(e, "%s", maps[i].name);
+        json_set(document, maps[i].name, json_digest(&digest));
+    }
+    json_set(document, "state_size", json_new_integer((int64_t)s->state_size));
+    return 0;
 }
 
 static int freeze_guest(struct guest *g, struct err *e)
@@ -82,38 +103,32 @@ static int freeze_guest(struct guest *g, struct err *e)
     return rc;
 }
 
-/* Snapshot of a ready guest; its digests go into the document. */
+/* Snapshot of a ready guest; its digests go into the document. All chunks come first, then the maps: so
+ * there is one sync, and by then the memory file is gone, whose pages would be written by it. */
 static int snapshot_guest(struct guest *g, const struct block_map *base, struct json *document,
                           struct err *e)
 {
     AUTO_FREE char *state_path = mem_printf("%s/state", g->dir);
     if (!state_path)
         return err_nomem(e, "snapshot");
-    struct digest disk;
-    struct digest memory;
-    struct digest state;
+    AUTO_SNAPSHOT struct snapshot s = {0};
     uint64_t memory_size;
-    uint64_t state_size;
     int rc = freeze_guest(g, e);
     if (rc == 0)
         rc = vm_snapshot(g->vm, state_path, e);
     if (rc < 0)
         return rc;
     vm_free(MOVE(g->vm)); /* the disk and the memory file are quiet from here on */
-    rc = put_disk(g, base, &disk, e);
+    rc = take_disk(g, base, &s.disk, e);
     if (rc < 0)
         return err_in(e, "disk");
-    rc = put_file(g, g->memory_path, &memory, &memory_size, e);
+    rc = take_file(g, g->memory_path, &s.memory, &memory_size, e);
     if (rc < 0)
         return err_in(e, "memory");
-    rc = put_file(g, state_path, &state, &state_size, e);
+    rc = take_file(g, state_path, &s.state, &s.state_size, e);
     if (rc < 0)
         return err_in(e, "device state");
-    json_set(document, "disk", json_digest(&disk));
-    json_set(document, "memory", json_digest(&memory));
-    json_set(document, "state", json_digest(&state));
-    json_set(document, "state_size", json_new_integer((int64_t)state_size));
-    return 0;
+    return put_maps(g->room->store, &s, document, e);
 }
 
 static void describe_context(struct json *document, const struct guest_context *c)

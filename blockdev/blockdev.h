@@ -334,12 +334,12 @@ int bdev_cow_seal(struct bdev *cow, struct store *s, struct block_map **upper,
                   struct block_map **zeros, struct err *e) MUST_USE;
 
 /* Chunks a file of fixed size (a guest's memory) into the store: zero blocks vanish; *out is its
- * map. */
+ * map, of the size rounded up to whole blocks. */
 int store_put_file(struct store *s, int fd, size_t workers, struct block_map **out,
                    struct err *e) MUST_USE;
 /* Writes a map's content into a fresh sparse file of its virtual size, verifying every chunk. */
-int store_export_map(struct store *s, const struct block_map *m, int fd, const struct cancel *c,
-                     struct err *e) MUST_USE;
+int store_export_map(struct store *s, const struct block_map *m, int fd, size_t workers,
+                     const struct cancel *c, struct err *e) MUST_USE;
 
 /* ---- NBD front end ------------------------------------------------------------------------ */
 

@@ -114,25 +114,6 @@ static void piece_drop(void *ctx UNUSED, void *item)
 static const struct pool_ops piece_ops = {
     .work = piece_work, .done = piece_done, .drop = piece_drop};
 
-int piece_put(struct store *s, struct block_map *m, uint64_t off, uint8_t *data, size_t len,
-              struct err *e)
-{
-    AUTO_FREE struct map_extent *extents = mem_array(len / BLOCK_SIZE, sizeof(*extents));
-    if (!extents)
-        return err_nomem(e, "piece of a file");
-    size_t kept;
-    size_t count = pack_blocks(off, data, len, extents, &kept);
-    if (count == 0)
-        return 0;
-    struct digest chunk;
-    int rc = store_put_chunk(s, data, kept, &chunk, e);
-    for (size_t i = 0; rc == 0 && i < count; i++) {
-        extents[i].chunk = chunk;
-        rc = block_map_add(m, &extents[i], e);
-    }
-    return rc;
-}
-
 /* Offset of the next piece at or after `off` that has data; `size` when there is none. */
 static int next_piece(int fd, uint64_t off, uint64_t size, uint64_t *out, struct err *e)
 {
@@ -209,32 +190,84 @@ static int write_sparse(int fd, const uint8_t *data, size_t len, uint64_t off, s
     return rc;
 }
 
-int store_export_map(struct store *s, const struct block_map *m, int fd, const struct cancel *c,
-                     struct err *e)
+/* Extents in a row that are of one chunk. */
+struct export_part {
+    size_t first;
+    size_t count;
+};
+
+struct export
 {
+    struct store *store;
+    const struct block_map *map;
+    int fd;
+    const struct cancel *cancel;
+};
+
+static int export_work(void *ctx, void *item, struct err *e)
+{
+    const struct export *export = ctx;
+    const struct export_part *part = item;
+    const struct digest *chunk = &block_map_extent(export->map, part->first)->chunk;
     AUTO_FREE uint8_t *data = mem_zalloc(CHUNK_SIZE_MAX);
     if (!data)
         return err_nomem(e, "chunk");
+    size_t len = 0;
+    int rc = cancel_check(export->cancel, e);
+    if (rc == 0)
+        rc = store_get_chunk(export->store, chunk, data, &len, e);
+    for (size_t i = 0; rc == 0 && i < part->count; i++) {
+        const struct map_extent *x = block_map_extent(export->map, part->first + i);
+        char text[DIGEST_TEXT_MAX];
+        if (x->chunk_off + (size_t)x->size > len)
+            return err_set(e, ERR_CORRUPT, "chunk %s: shorter than the block map says",
+                           digest_print(chunk, text));
+        rc = write_sparse(export->fd, data + x->chunk_off, x->size, x->off, e);
+    }
+    return rc;
+}
+
+static int export_done(void *ctx UNUSED, void *item, struct err *e UNUSED)
+{
+    free(item);
+    return 0;
+}
+
+static void export_drop(void *ctx UNUSED, void *item)
+{
+    free(item);
+}
+
+static const struct pool_ops export_ops = {
+    .work = export_work, .done = export_done, .drop = export_drop};
+
+static int export_parts(struct pool *pool, const struct block_map *m, struct err *e)
+{
+    size_t count = block_map_count(m);
+    int rc = 0;
+    for (size_t first = 0, next; rc == 0 && first < count; first = next) {
+        next = first + 1;
+        while (next < count &&
+               digest_equal(&block_map_extent(m, first)->chunk, &block_map_extent(m, next)->chunk))
+            next++;
+        struct export_part *part = mem_zalloc(sizeof(*part));
+        if (!part)
+            return err_nomem(e, "exported disk");
+        *part = (struct export_part){.first = first, .count = next - first};
+        rc = pool_submit(pool, part, e);
+    }
+    return rc;
+}
+
+int store_export_map(struct store *s, const struct block_map *m, int fd, size_t workers,
+                     const struct cancel *c, struct err *e)
+{
     if (ftruncate(fd, (off_t)block_map_virtual_size(m)) < 0)
         return err_sys(e, "setting the size of the exported disk");
-    const struct digest *held = NULL;
-    size_t len = 0;
-    for (size_t i = 0; i < block_map_count(m); i++) {
-        const struct map_extent *x = block_map_extent(m, i);
-        int rc = cancel_check(c, e);
-        if (rc == 0 && (!held || !digest_equal(held, &x->chunk)))
-            rc = store_get_chunk(s, &x->chunk, data, &len, e);
-        if (rc < 0)
-            return rc;
-        held = &x->chunk;
-        if (x->chunk_off + (size_t)x->size > len) {
-            char text[DIGEST_TEXT_MAX];
-            return err_set(e, ERR_CORRUPT, "chunk %s: shorter than the block map says",
-                           digest_print(held, text));
-        }
-        rc = write_sparse(fd, data + x->chunk_off, x->size, x->off, e);
-        if (rc < 0)
-            return rc;
-    }
-    return 0;
+    struct export export = {.store = s, .map = m, .fd = fd, .cancel = c};
+    AUTO_POOL struct pool *pool = NULL;
+    int rc = pool_new(&pool, &export_ops, &export, workers, e);
+    if (rc == 0)
+        rc = export_parts(pool, m, e);
+    return rc == 0 ? pool_finish(pool, e) : rc;
 }

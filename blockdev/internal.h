@@ -144,14 +144,6 @@ uint32_t ext4_name_hash(const char *name, size_t len, const uint32_t seed[4]);
 /* True if all `len` bytes are zero. */
 bool piece_is_zero(const uint8_t *data, size_t len);
 
-/*
- * Stores one piece of a disk, `len` bytes (a multiple of BLOCK_SIZE, at most CHUNK_SIZE_MAX) that
- * stand at `off`: its non-zero blocks, one after the other, become one chunk; adds their extents to
- * `m`. May move the blocks within `data`.
- */
-int piece_put(struct store *s, struct block_map *m, uint64_t off, uint8_t *data, size_t len,
-              struct err *e) MUST_USE;
-
 /* ---- Chunk cache ------------------------------------------------------------------------- */
 
 /* A chunk held in memory: bytes and length stay as they are until it is put back. */

@@ -47,9 +47,9 @@ struct store {
     pthread_mutex_t mutex; /* guards idle and idle_count */
     struct chunk_codec *idle[IDLE_CODECS_MAX];
     size_t idle_count;
-    atomic_bool marked;   /* tmp/<name>/boot is there, durably */
-    atomic_bool unsynced; /* chunks were offered since the last sync */
+    atomic_bool marked; /* tmp/<name>/boot is there, durably */
     atomic_uint_least64_t chunks_put, chunks_new, chunk_bytes_new;
+    atomic_uint_least64_t chunks_synced; /* of chunks_put, the first so many are durable */
 };
 
 /* ---- Format ---------------------------------------------------------------------------- */
@@ -60,7 +60,7 @@ static bool is_ours(const char *name)
         if (strcmp(name, directories[i]) == 0)
             return true;
     }
-    return name[0] == '.' || strcmp(name, "lock") == 0;
+    return name[0] == '.' || strcmp(name, "lock") == 0 || strcmp(name, "run.lock") == 0;
 }
 
 /* Without a format file the directory must be empty, or hold what an interrupted first opening
@@ -113,6 +113,8 @@ static int check_format(const struct store *s, struct err *e)
         rc = check_empty(s, e);
         if (rc == 0)
             rc = make_directories(s, e);
+        if (rc == 0 && syncfs(s->dir) < 0)
+            rc = err_sys(e, "syncing a new store");
         /* Last, so that a store with a format is whole. */
         return rc < 0 ? rc
                       : file_put(s->dir, s->dir, "format", FORMAT_TEXT, strlen(FORMAT_TEXT), e);
@@ -166,15 +168,15 @@ static int remove_if_dead(struct store *s, int tmp, const char *name, struct err
     if (rc < 0 && e->class != ERR_NOTFOUND)
         return rc;
     err_clear(e);
-    /* Without the file it wrote no chunk, or is just removing the directory. */
-    bool same_boot = rc < 0 || (boot.len > 0 && boot.len == then.len &&
-                                memcmp(boot.data, then.data, boot.len) == 0);
-    if (!same_boot) {
+    if (rc < 0) /* it wrote no chunk, or was just removing the directory */
+        return file_remove_tree(tmp, name, e);
+    bool same_boot =
+        boot.len > 0 && boot.len == then.len && memcmp(boot.data, then.data, boot.len) == 0;
+    if (!same_boot)
         rc = store_recheck_chunks(s, (int64_t)st.st_mtime - RECHECK_SLACK_SECONDS, e);
-        if (rc < 0)
-            return rc;
-    }
-    return file_remove_tree(tmp, name, e);
+    else if (syncfs(s->dir) < 0) /* its chunks are whole, but nothing tells so after a power cut */
+        rc = err_sys(e, "syncing what process %s left", name);
+    return rc < 0 ? rc : file_remove_tree(tmp, name, e);
 }
 
 static int remove_dead(struct store *s, int tmp, struct err *e)
@@ -282,8 +284,11 @@ void store_close(struct store *s)
 {
     if (!s)
         return;
-    struct err ignored = ERR_INIT; /* what stays is removed by the next store_open */
-    if (s->tmp_name[0] && file_remove_tree(s->dir, s->tmp_name, &ignored) < 0)
+    /* The directory tells the next store_open to look for torn chunks, so it goes only when all are
+     * durable; what stays is removed then. */
+    struct err ignored = ERR_INIT;
+    if (s->tmp_name[0] && store_sync_chunks(s, &ignored) == 0 &&
+        file_remove_tree(s->dir, s->tmp_name, &ignored) < 0)
         err_clear(&ignored);
     for (size_t i = 0; i < s->idle_count; i++)
         chunk_codec_free(s->idle[i]);
@@ -342,11 +347,10 @@ void store_give_codec(struct store *s, struct chunk_codec *c)
 
 void store_count_chunk(struct store *s, uint64_t stored_size)
 {
-    atomic_store(&s->unsynced, true);
-    atomic_fetch_add(&s->chunks_put, 1);
     if (stored_size > 0)
         atomic_fetch_add(&s->chunks_new, 1);
     atomic_fetch_add(&s->chunk_bytes_new, stored_size);
+    atomic_fetch_add(&s->chunks_put, 1);
 }
 
 struct store_stats store_stats(const struct store *s)
@@ -358,10 +362,14 @@ struct store_stats store_stats(const struct store *s)
 
 int store_sync_chunks(struct store *s, struct err *e)
 {
-    if (!atomic_exchange(&s->unsynced, false))
+    /* What another thread is only about to have synced counts as not synced. */
+    uint_least64_t offered = atomic_load(&s->chunks_put);
+    uint_least64_t synced = atomic_load(&s->chunks_synced);
+    if (synced >= offered)
         return 0;
-    if (syncfs(s->dir) == 0)
-        return 0;
-    atomic_store(&s->unsynced, true);
-    return err_sys(e, "store %s: syncing", s->path);
+    if (syncfs(s->dir) < 0)
+        return err_sys(e, "store %s: syncing", s->path);
+    while (synced < offered && !atomic_compare_exchange_weak(&s->chunks_synced, &synced, offered))
+        ;
+    return 0;
 }

@@ -2,10 +2,10 @@
 /*
  * task.toml to struct task (docs/formats/task-toml.md).
  *
- * Only [environment] is looked at: other tables use the same key names for other machines. One table
- * names the known keys; what it does not name is ignored, since harnesses add keys all the time.
- * Each amount is read as written first and raised to the floor last, so that two spellings of it are
- * compared before the floor can hide a difference.
+ * Only [environment] is looked at: other tables use the same key names for other machines. One
+ * table names the known keys; what it does not name is ignored, since harnesses add keys all the
+ * time. Each amount is read as written first and raised to the floor last, so that two spellings of
+ * it are compared before the floor can hide a difference.
  */
 #include "manifests/internal.h"
 

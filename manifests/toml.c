@@ -4,8 +4,8 @@
  *
  * Each table and array remembers how it came to be (enum toml_origin); all redefinition rules are
  * decided on that, in open_table_part, header_table, header_element and dotted_part. Depth is
- * counted per node and bounded, for key parts as for brackets, so that neither parsing nor freeing can
- * run out of stack. Tables get a hash index once they are larger than a few members: a document
+ * counted per node and bounded, for key parts as for brackets, so that neither parsing nor freeing
+ * can run out of stack. Tables get a hash index once they are larger than a few members: a document
  * of a million keys is read in linear time.
  */
 #include "manifests/internal.h"

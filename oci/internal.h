@@ -38,7 +38,8 @@ int oci_descriptor_read(struct oci_descriptor *out, const struct json *j, struct
 /* zstd window, as a power of two: `zstd --long` uses 27, anything above is refused (RFC 8878). */
 enum { OCI_MAX_ZSTD_WINDOW_LOG = 27 };
 
-/* Bytes of one path component and of an extended attribute's name: Linux NAME_MAX, XATTR_NAME_MAX. */
+/* Bytes of one path component and of an extended attribute's name: Linux NAME_MAX,
+ * XATTR_NAME_MAX. */
 enum { OCI_MAX_NAME = 255 };
 
 /* Symbolic links followed for one path, as Linux does. */

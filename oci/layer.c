@@ -289,8 +289,6 @@ static int read_metadata(struct oci_entry *entry, struct archive_entry *from, st
             return err_set(e, ERR_LIMIT, "a file of %lld bytes", (long long)size);
         entry->size = (uint64_t)size;
     }
-    if (*entry->path == 0 && entry->type != OCI_DIRECTORY)
-        return err_set(e, ERR_CORRUPT, "the root of the image is not a directory");
     return 0;
 }
 
@@ -365,6 +363,8 @@ static int read_named_entry(struct reader *r, struct oci_entry *entry, struct ar
         return rc;
     if (entry->type != OCI_WHITEOUT && entry->type != OCI_OPAQUE)
         rc = read_metadata(entry, from, r->e);
+    if (rc == 0 && *entry->path == 0 && entry->type != OCI_DIRECTORY && entry->type != OCI_OPAQUE)
+        rc = err_set(r->e, ERR_CORRUPT, "the root of the image is not a directory");
     if (rc == 0 && entry->type == OCI_FILE && entry->size > 0)
         rc = read_data(r, entry, from);
     return rc < 0 ? rc : oci_layer_add(r->layer, entry, r->e);

@@ -31,7 +31,8 @@ struct oci_ref {
     enum oci_transport transport;
     char *host;       /* registry: "docker.io", "127.0.0.1:5000"; NULL for a layout */
     char *repository; /* registry: "library/debian"; layout: the directory */
-    char *tag;        /* NULL when only a digest was given; "latest" when nothing was */
+    char *tag; /* NULL when only a digest was given; when nothing was: "latest" of a registry,
+                         NULL of a layout */
     bool has_digest;
     struct digest digest;
 };
@@ -213,9 +214,9 @@ struct oci_layer; /* the layer index: every entry in tar order, whiteouts includ
  * ERR_LIMIT, ERR_UNSUPPORTED: an entry or the compression goes past what can be stored.
  * ERR_CANCELLED, and whatever the source and the data operations return.
  *
- * What becomes of a tar's oddities: docs/formats/tree.md. Known limits of the tar reader: global PAX
- * headers are ignored, an empty PAX number counts as 0, a PAX time in the last second before 1970
- * loses its sign.
+ * What becomes of a tar's oddities: docs/formats/tree.md. Known limits of the tar reader: global
+ * PAX headers are ignored, an empty PAX number counts as 0, a PAX time in the last second before
+ * 1970 loses its sign.
  *
  * Thread-safe (each call is on its own); runs in the C locale whatever the program's is.
  */
@@ -258,8 +259,8 @@ struct oci_tree;
 /*
  * Applies the layers, bottom first, which must outlive the tree (it borrows their entries). The
  * rules are those of docs/formats/tree.md; errors name layer (counted from 1) and entry:
- * ERR_CORRUPT, ERR_LIMIT. A tree is read-only, so threads may share it, and the same layer may be part
- * of many trees at once.
+ * ERR_CORRUPT, ERR_LIMIT. A tree is read-only, so threads may share it, and the same layer may be
+ * part of many trees at once.
  */
 int oci_tree_merge(struct oci_tree **out, struct oci_layer *const *layers, size_t layer_count,
                    struct err *e) MUST_USE;
@@ -269,7 +270,8 @@ DEFINE_AUTO(oci_tree, oci_tree_free)
 size_t oci_tree_count(const struct oci_tree *t); /* at least 1: the root */
 struct oci_node oci_tree_node(const struct oci_tree *t, size_t index);
 
-/* One line a node, the canonical text form that tests and `image tree` use (docs/formats/tree.md). */
+/* One line a node, the canonical text form that tests and `image tree` use
+ * (docs/formats/tree.md). */
 int oci_tree_dump(const struct oci_tree *t, const struct sink *out, struct err *e) MUST_USE;
 
 #endif

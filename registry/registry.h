@@ -22,8 +22,9 @@ struct registry_options {
     /* Hosts spoken to over plain HTTP, besides loopback addresses and localhost; NULL-terminated
      * or NULL. */
     const char *const *plain_http_hosts;
-    const char
-        *config_path; /* docker config.json; NULL: $REGISTRY_AUTH_FILE, $DOCKER_CONFIG, ~/.docker */
+    /* docker's config.json; NULL: the file $REGISTRY_AUTH_FILE, else config.json in $DOCKER_CONFIG
+     * or in ~/.docker. */
+    const char *config_path;
     int64_t connect_timeout_ms;  /* 0: 10,000 */
     int64_t stall_timeout_ms;    /* no bytes for this long ends a try; 0: 30,000 */
     unsigned tries;              /* for what err_retryable says; 0: 5 */
@@ -115,15 +116,15 @@ DEFINE_AUTO(e2b, e2b_free)
 #define AUTO_E2B CLEANUP(e2b_free_auto_)
 
 /*
- * Registers a template under its alias: looks the alias up, waits for a build of it that is under way,
- * removes a failed or stuck one, creates (POST /v3/templates), starts the build
- * (POST /v2/templates/{id}/builds/{id}), polls the status until ready or error; a failed build's alias
- * is freed again, also after a cancellation. With `force` on a server that keeps one build per
+ * Registers a template under its alias: looks the alias up, waits for a build of it that is under
+ * way, removes a failed or stuck one, creates (POST /v3/templates), starts the build (POST
+ * /v2/templates/{id}/builds/{id}), polls the status until ready or error; a failed build's alias is
+ * freed again, also after a cancellation. With `force` on a server that keeps one build per
  * template the ready one is deleted first.
- * ERR_STEP: the build failed, with the server's reason. ERR_TIMEOUT: not ready in time. ERR_DENIED: key,
- * or an alias of someone else. ERR_BUSY: others keep taking the alias. ERR_UNSUPPORTED: refused by the
- * server, or a text holds '<', which servers may take for markup. ERR_NET, ERR_LIMIT, ERR_CORRUPT.
- * Thread-safe.
+ * ERR_STEP: the build failed, with the server's reason. ERR_TIMEOUT: not ready in time. ERR_DENIED:
+ * key, or an alias of someone else. ERR_BUSY: others keep taking the alias. ERR_UNSUPPORTED:
+ * refused by the server, or a text holds '<', which servers may take for markup. ERR_NET,
+ * ERR_LIMIT, ERR_CORRUPT. Thread-safe.
  */
 int e2b_register(struct e2b *c, const struct e2b_template *t, e2b_log *log, void *ctx,
                  struct e2b_result *out, struct err *e) MUST_USE;

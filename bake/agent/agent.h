@@ -164,7 +164,6 @@ struct process {
 };
 
 struct guest;
-int process_init(struct guest *g) MUST_USE;
 void process_start(struct guest *g, uint32_t stream, struct exec_request *request);
 /* False: the host sent more than its window. */
 bool process_input(struct guest *g, uint32_t stream, const uint8_t *data, size_t len) MUST_USE;

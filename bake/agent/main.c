@@ -46,7 +46,8 @@ static int guest_init(struct guest *g)
     if (fd < 0)
         return -errno;
     g->signals = (struct source){.fd = fd, .watch = -1};
-    return process_init(g);
+    g->next_id = 1;
+    return 0;
 }
 
 static void read_boot_id(struct guest *g)

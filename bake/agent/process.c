@@ -24,14 +24,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-int process_init(struct guest *g)
-{
-    for (size_t i = 0; i < PROCESSES_MAX; i++)
-        g->processes[i] = (struct process){.used = false};
-    g->next_id = 1;
-    return 0;
-}
-
 static void cgroup_name(char name[32], uint64_t id)
 {
     snprintf(name, 32, "%llu", (unsigned long long)id);

@@ -62,7 +62,7 @@ static void serve_disk(struct machine *m, const char *disk)
     struct err e = ERR_INIT;
     snprintf(m->nbd_socket, sizeof(m->nbd_socket), "%s/nbd.sock", m->dir);
     const char *const serve[] = {QEMU_NBD, "-f", "raw",         "-t", "-e",
-                                 "4",        "-k", m->nbd_socket, disk, NULL};
+                                 "4",      "-k", m->nbd_socket, disk, NULL};
     check(proc_start(&m->nbd, serve,
                      &(struct proc_setup){.stdin_fd = -1, .stdout_fd = -1, .stderr_fd = -1}, &e),
           &e);

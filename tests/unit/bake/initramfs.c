@@ -112,6 +112,18 @@ static void test_same_bytes(void **state)
                         "a144ee6a3fec765e9959cba187b58f4ecdd28660b88427e863256ad2191a3138");
 }
 
+/* Where the tree was built must not show in the agent: it is part of every template's key. */
+static void test_agent_names_no_place(void **state)
+{
+    (void)state;
+    static const char data[] = TB2_TEST_DATA;
+    static const char below[] = "/tests/data";
+    size_t len = sizeof(data) - sizeof(below); /* the source directory */
+    size_t agent_len = (size_t)(tb2_agent_end - tb2_agent_start);
+    assert_true(agent_len > 4096);
+    assert_null(memmem(tb2_agent_start, agent_len, data, len));
+}
+
 static void test_limits(void **state)
 {
     (void)state;
@@ -149,6 +161,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_members), cmocka_unit_test(test_same_bytes),
-        cmocka_unit_test(test_limits), cmocka_unit_test(test_no_memory)};
+        cmocka_unit_test(test_agent_names_no_place), cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_no_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

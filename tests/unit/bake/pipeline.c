@@ -277,6 +277,59 @@ static void records_need_all_their_members(void **state)
     }
 }
 
+/* While a bake runs, a second one is refused at once, and everyone else goes on: opening the store
+ * does not wait for the end of the bake. */
+static void a_run_keeps_out_runs_alone(void **state)
+{
+    (void)state;
+    struct store_test t;
+    open_test_store(&t);
+    struct err e = ERR_INIT;
+    AUTO_FD int first = -1;
+    AUTO_FD int second = -1;
+    assert_int_equal(run_lock(&first, t.store, false, &e), 0);
+    AUTO_STORE struct store *beside = NULL;
+    assert_int_equal(store_open(&beside, t.path, &e), 0);
+    assert_int_equal(run_lock(&second, beside, false, &e), -ERR_BUSY);
+    assert_non_null(strstr(e.text, "another bake"));
+    assert_true(e.hint[0]);
+    file_close(&first);
+    assert_int_equal(run_lock(&second, beside, false, &e), 0);
+    close_test_store(&t);
+}
+
+/* What every task would fail for is said once, and no task is begun. */
+static void a_missing_vmm_ends_the_run(void **state)
+{
+    (void)state;
+    struct store_test t;
+    open_test_store(&t);
+    struct err e = ERR_INIT;
+    static const char text[] = "[environment]\ndocker_image = \"127.0.0.1:1/x:1\"\n";
+    AUTO_FREE char *tasks = mem_printf("%s/runs/tasks", t.path);
+    static const char *const names[] = {"runs/tasks/a", "runs/tasks/b"};
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        AUTO_FREE char *file = mem_printf("%s/task.toml", names[i]);
+        assert_int_equal(file_make_dirs(store_dir(t.store), names[i], &e), 0);
+        assert_int_equal(
+            file_put(store_tmp_dir(t.store), store_dir(t.store), file, text, strlen(text), &e), 0);
+    }
+    struct bake_options options = {.cache_dir = t.path,
+                                   .tasks_dir = tasks,
+                                   .recipe_path =
+                                       TB2_TEST_DATA "/../../manifests/recipes/demo.yaml"};
+    struct bake_report report;
+    AUTO_FREE char *before = mem_strdup(getenv("PATH") ? getenv("PATH") : "");
+    assert_int_equal(setenv("PATH", tasks, 1), 0);
+    int rc = bake_run(&report, t.store, &options, &e);
+    assert_int_equal(setenv("PATH", before, 1), 0);
+    assert_int_equal(rc, -ERR_NOTFOUND);
+    assert_non_null(strstr(e.text, "qemu-system-x86_64"));
+    assert_true(e.hint[0]);
+    assert_int_equal(report.count, 0);
+    close_test_store(&t);
+}
+
 static void ready_checks_survive_the_record(void **state)
 {
     (void)state;
@@ -311,6 +364,8 @@ int main(void)
         cmocka_unit_test(templates_are_found_by_alias_task_and_key),
         cmocka_unit_test(damaged_records_are_refused),
         cmocka_unit_test(records_need_all_their_members),
+        cmocka_unit_test(a_run_keeps_out_runs_alone),
+        cmocka_unit_test(a_missing_vmm_ends_the_run),
         cmocka_unit_test(ready_checks_survive_the_record),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

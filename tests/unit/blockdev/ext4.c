@@ -38,7 +38,7 @@ static void make_disk(struct tree *t, struct fixture *f, uint64_t free_size, str
     snprintf(d->path, sizeof(d->path), "%s/disk", store_tmp_path(f->store));
     AUTO_FD int fd = -1;
     assert_ok(file_open(&fd, AT_FDCWD, d->path, O_RDWR | O_CREAT | O_TRUNC, 0600, &e));
-    assert_ok(store_export_map(f->store, m, fd, NULL, &e));
+    assert_ok(store_export_map(f->store, m, fd, 2, NULL, &e));
     assert_true(mapped(m) > 0);
 }
 

@@ -116,7 +116,7 @@ static struct digest lay_out(struct fixture *f, size_t workers)
     assert_ok(region_writer_finish(w, &m, &e));
     assert_int_equal(block_map_virtual_size(m), 7 * C);
     AUTO_FD int fd = fixture_file(f);
-    assert_ok(store_export_map(f->store, m, fd, NULL, &e));
+    assert_ok(store_export_map(f->store, m, fd, 2, NULL, &e));
     for (size_t i = 0; i < ARRAY_LEN(cases); i++)
         check_data(fd, &cases[i], i * 10);
     struct digest d;

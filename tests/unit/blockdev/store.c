@@ -2,6 +2,7 @@
 /* Chunks in and out, damage, left-overs of dead processes, format versions, whole files. */
 #include "fixture.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,26 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+
+/* In place of libc's: what is synced, and when, is what some tests look at. */
+static struct {
+    unsigned calls;
+    bool fails;
+    void (*during)(struct fixture *f); /* runs once, within the next call */
+    struct fixture *fixture;
+} syncs;
+
+int syncfs(int fd)
+{
+    (void)fd;
+    syncs.calls++;
+    void (*during)(struct fixture *) = syncs.during;
+    syncs.during = NULL;
+    if (during)
+        during(syncs.fixture);
+    errno = EIO;
+    return syncs.fails ? -1 : 0;
+}
 
 static void chunk_path(const struct digest *d, char path[128])
 {
@@ -201,6 +222,97 @@ static void test_dead_processes(void **state)
     assert_int_equal(tmp_count(f), 1);
 }
 
+/* A map of one block's chunk, which is offered to the store. */
+static struct block_map *offer_map(struct fixture *f, uint8_t byte)
+{
+    struct err e = ERR_INIT;
+    uint8_t data[BLOCK_SIZE] = {byte};
+    struct map_extent x = {.off = 0, .size = BLOCK_SIZE};
+    struct block_map *m = NULL;
+    assert_ok(store_put_chunk(f->store, data, sizeof(data), &x.chunk, &e));
+    assert_ok(block_map_new(&m, BLOCK_SIZE, &e));
+    assert_ok(block_map_add(m, &x, &e));
+    assert_ok(block_map_finish(m, &e));
+    return m;
+}
+
+/* Offers a chunk and stores a map of it; how often that synced. */
+static unsigned put_map(struct fixture *f, uint8_t byte)
+{
+    struct err e = ERR_INIT;
+    struct digest d;
+    unsigned before = syncs.calls;
+    AUTO_BLOCK_MAP struct block_map *m = offer_map(f, byte);
+    assert_ok(store_put_map(f->store, m, &d, &e));
+    return syncs.calls - before;
+}
+
+static struct block_map *other_map;
+
+/* Another thread's map, stored while a sync that does not cover its chunk for sure is under way. */
+static void put_other_map(struct fixture *f)
+{
+    struct err e = ERR_INIT;
+    struct digest d;
+    unsigned before = syncs.calls;
+    assert_ok(store_put_map(f->store, other_map, &d, &e));
+    assert_int_equal(syncs.calls, before + 1);
+}
+
+static void test_maps_follow_their_chunks(void **state)
+{
+    struct fixture *f = *state;
+    struct err e = ERR_INIT;
+    struct digest d;
+    AUTO_BLOCK_MAP struct block_map *m = offer_map(f, 1);
+    syncs.fails = true;
+    assert_class(store_put_map(f->store, m, &d, &e), ERR_SYS);
+    syncs.fails = false;
+    unsigned before = syncs.calls;
+    assert_ok(store_put_map(f->store, m, &d, &e));
+    assert_int_equal(syncs.calls, before + 1);
+    assert_ok(store_put_map(f->store, m, &d, &e)); /* nothing was offered since */
+    assert_int_equal(syncs.calls, before + 1);
+    assert_int_equal(put_map(f, 1), 1); /* a chunk that is there may be another process's */
+
+    other_map = offer_map(f, 2);
+    syncs.fixture = f;
+    syncs.during = put_other_map;
+    assert_int_equal(put_map(f, 3), 2);
+    assert_null(syncs.during);
+    block_map_free(MOVE(other_map));
+}
+
+/* A process's directory says where to look after a power cut: it stays until that is not needed. */
+static void test_syncs_before_it_forgets(void **state)
+{
+    struct fixture *f = *state;
+    struct err e = ERR_INIT;
+    struct store *s;
+    struct digest d;
+    uint8_t data[BLOCK_SIZE] = {1};
+    unsigned before = syncs.calls;
+    assert_ok(store_open(&s, f->path, &e));
+    store_close(s);
+    assert_int_equal(syncs.calls, before); /* it wrote nothing */
+    assert_ok(store_open(&s, f->path, &e));
+    assert_ok(store_put_chunk(s, data, sizeof(data), &d, &e));
+    syncs.fails = true;
+    store_close(s);
+    assert_int_equal(tmp_count(f), 2);
+    assert_class(store_open(&s, f->path, &e), ERR_SYS);
+    assert_int_equal(tmp_count(f), 2);
+    syncs.fails = false;
+    before = syncs.calls;
+    assert_ok(store_open(&s, f->path, &e));
+    assert_int_equal(syncs.calls, before + 1);
+    assert_int_equal(tmp_count(f), 2); /* its own instead */
+    assert_ok(store_put_chunk(s, data, sizeof(data), &d, &e));
+    store_close(s);
+    assert_int_equal(syncs.calls, before + 2);
+    assert_int_equal(tmp_count(f), 1);
+}
+
 static void test_format(void **state)
 {
     struct fixture *f = *state;
@@ -249,7 +361,7 @@ static void test_files(void **state)
             mapped += block_map_extent(m, k)->size;
         assert_int_equal(mapped, 2 * CHUNK_SIZE_MAX - BLOCK_SIZE + 3 * BLOCK_SIZE);
         AUTO_FD int out = fixture_file(f);
-        assert_ok(store_export_map(f->store, m, out, NULL, &e));
+        assert_ok(store_export_map(f->store, m, out, i == 0 ? 1 : 4, NULL, &e));
         assert_ok(file_pread_full(out, back, SIZE, 0, &e));
         assert_memory_equal(back, data, SIZE);
     }
@@ -268,17 +380,23 @@ static void test_export_damaged(void **state)
     assert_ok(block_map_new(&m, 2 * BLOCK_SIZE, &e));
     assert_ok(block_map_add(m, &x, &e));
     assert_ok(block_map_finish(m, &e));
-    assert_class(store_export_map(f->store, m, fd, NULL, &e), ERR_CORRUPT);
+    assert_class(store_export_map(f->store, m, fd, 2, NULL, &e), ERR_CORRUPT);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
-        CASE(test_round_trip),     CASE(test_refused),
-        CASE(test_damage),         CASE(test_empty_is_replaced),
-        CASE(test_dead_processes), CASE(test_format),
-        CASE(test_files),          CASE(test_export_damaged),
+        CASE(test_round_trip),
+        CASE(test_refused),
+        CASE(test_damage),
+        CASE(test_empty_is_replaced),
+        CASE(test_dead_processes),
+        CASE(test_maps_follow_their_chunks),
+        CASE(test_syncs_before_it_forgets),
+        CASE(test_format),
+        CASE(test_files),
+        CASE(test_export_damaged),
 #undef CASE
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""With E2B_API_URL set, a bake registers its template with that server too; nothing is built twice.
+
+The server is tests/support/e2b_server.py, which refuses what a real one refuses.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "support"))
+from bakery import HERE, Bakery, check  # noqa: E402
+
+KEY = "e2b_5ec2e7c0ffee5ec2e7c0ffee"
+TASK = "fix-links"
+
+
+class Server:
+    def __enter__(self):
+        self.child = subprocess.Popen([sys.executable, os.path.join(HERE, "e2b_server.py")],
+                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.url = "http://127.0.0.1:%d" % int(self.child.stdout.readline())
+        return self
+
+    def __exit__(self, *_):
+        self.child.stdin.close()
+        self.child.wait(30)
+        self.child.stdout.close()
+
+    def setup(self, **what):
+        request = urllib.request.Request(self.url + "/_setup", json.dumps({"key": KEY, **what}).encode(),
+                                         {"Content-Type": "application/json"})
+        urllib.request.urlopen(request, timeout=30).close()
+
+    def report(self):
+        with urllib.request.urlopen(self.url + "/_report", timeout=30) as answer:
+            return json.load(answer)
+
+
+def posts(report):
+    return [call for call in report["calls"] if call.startswith("POST")]
+
+
+def registered_once(bakery, server):
+    server.setup(polls=2)
+    task = bakery.bake(tasks=[TASK]).expect().tasks()[TASK]
+    report = server.report()
+    check(not report["problems"], report["problems"])
+    check(report["aliases"] == [task["alias"]], report["aliases"])
+    check(len(posts(report)) == 2, report["calls"])
+    text = json.dumps(report["bodies"])
+    check("/demo/%s:" % TASK in text and "MADE_BY" in text, text)
+
+    bakery.bake(tasks=[TASK]).expect()
+    again = server.report()
+    check(posts(again) == posts(report), "built again: %s" % again["calls"])
+    check(not again["problems"], again["problems"])
+
+
+def failure_is_the_tasks(bakery, server):
+    server.setup(fail={"step": "RUN make", "message": "no rule to make target"})
+    done = bakery.bake(tasks=[TASK]).expect(1)
+    task = done.tasks()[TASK]
+    check(task["outcome"] == "failed" and task["stage"] == "register", task)
+    check("no rule to make target" in task["error"] and "RUN make" in task["error"], task["error"])
+    check(not server.report()["aliases"], "the failed build keeps its alias")
+    check(KEY not in done.out + done.err, "the key is printed")
+
+
+def main():
+    with Bakery(tasks=2) as bakery, Server() as server:
+        os.environ.update(E2B_API_URL=server.url, E2B_API_KEY=KEY)
+        registered_once(bakery, server)
+        failure_is_the_tasks(bakery, server)
+        server.setup()
+        os.environ["E2B_API_KEY"] = "e2b_0badc0de"
+        done = bakery.bake(tasks=[TASK]).expect(1)
+        task = done.tasks()[TASK]
+        check(task["error_class"] == "denied", task)
+        check("0badc0de" not in done.out + done.err, "the key is printed")
+        os.environ["E2B_API_KEY"] = ""
+        os.environ["E2B_API_KEY_FILE"] = bakery.path("none")
+        nothing = bakery.bake(tasks=[TASK]).expect(3)
+        check("E2B_API_KEY" in nothing.err, nothing.err)
+
+
+main()
