@@ -192,8 +192,9 @@ static int fetch(int kernels, const char *kernels_path, const struct cancel *c, 
     rc = err_in(e, "fetching the guest kernel (package %s)", KERNEL_PACKAGE);
     if (rc == -ERR_NOTFOUND || rc == -ERR_NET)
         return err_hint(e,
-                        "needs the network once and Debian 12's apt-get (run apt-get update), "
-                        "dpkg-deb, xz and zstd; or unpack a release into %s/RELEASE yourself",
+                        "needs the network once, Debian 12's apt-get with its security archive "
+                        "(run apt-get update), dpkg-deb, xz and zstd; or unpack a release into "
+                        "%s/RELEASE yourself",
                         kernels_path);
     return rc;
 }

@@ -191,7 +191,11 @@ static const char *last_column(const struct bake_task_result *r, char *text, siz
 {
     if (is_good(r))
         return r->alias ? r->alias : "";
-    snprintf(text, len, "(in %s)", bake_stage_name(r->stage));
+    bool begun = r->outcome != OUTCOME_CANCELLED || r->stage != STAGE_PLAN;
+    if (begun)
+        snprintf(text, len, "(in %s)", bake_stage_name(r->stage));
+    else
+        snprintf(text, len, "(not begun)");
     return text;
 }
 
@@ -213,7 +217,8 @@ static void note_finished(struct ui *u, struct row *r)
     u->finished++;
     if (r->result->outcome == OUTCOME_FAILED)
         u->failed++;
-    print_finished(u, r);
+    if (r->result->outcome != OUTCOME_CANCELLED || r->stage_start_ms)
+        print_finished(u, r);
     drop_row(u, r);
 }
 
