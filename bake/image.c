@@ -274,8 +274,8 @@ int image_resolve(struct image **out, struct image_room *r, const char *text, st
     if (rc == 0)
         rc = load_config(i, r, check_platform, e);
     oci_descriptor_fini(&at);
-    if (rc < 0)
-        return err_in(e, "image %s", text);
+    if (rc < 0) /* where the registry has judged the image, the error names it already */
+        return strncmp(e->text, "image ", 6) == 0 ? rc : err_in(e, "image %s", text);
     *out = MOVE(i);
     return 0;
 }

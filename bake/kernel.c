@@ -66,9 +66,12 @@ static int run_tool(const struct fetch *f, const char *const argv[], int64_t tim
     char text[2048] = "";
     ssize_t n = pread(log, text, sizeof(text) - 1, 0);
     text[n > 0 ? n : 0] = 0;
+    if (!text[0]) /* a full disk takes its words too */
+        return err_set(e, ERR_NET, "%s failed without a word; is there room in %s?", argv[0],
+                       f->path);
     char summary[512];
     console_summary(text, 4, summary, sizeof(summary));
-    return err_set(e, ERR_NET, "%s %s failed: %s", argv[0], argv[1], summary);
+    return err_set(e, ERR_NET, "%s failed: %s", argv[0], summary);
 }
 
 /* The versioned package that the meta package depends on, from `apt-cache depends`. Its labels are
@@ -189,8 +192,9 @@ static int fetch(int kernels, const char *kernels_path, const struct cancel *c, 
     rc = err_in(e, "fetching the guest kernel (package %s)", KERNEL_PACKAGE);
     if (rc == -ERR_NOTFOUND || rc == -ERR_NET)
         return err_hint(e,
-                        "needs the network once and Debian 12's apt-get (run apt-get update), "
-                        "dpkg-deb, xz and zstd; or unpack a release into %s/RELEASE yourself",
+                        "needs the network once, Debian 12's apt-get with its security archive "
+                        "(run apt-get update), dpkg-deb, xz and zstd; or unpack a release into "
+                        "%s/RELEASE yourself",
                         kernels_path);
     return rc;
 }

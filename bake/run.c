@@ -7,6 +7,7 @@
 #include "bake/pipeline.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,6 +96,43 @@ static bool has_name(char *const *names, size_t count, const char *name)
     return false;
 }
 
+/* Changes of one letter that turn one name into the other. */
+static size_t name_distance(const char *a, const char *b)
+{
+    size_t row[NAME_MAX + 1];
+    size_t len = strnlen(b, NAME_MAX);
+    for (size_t j = 0; j <= len; j++)
+        row[j] = j;
+    for (size_t i = 0; a[i]; i++) {
+        size_t diagonal = row[0]++;
+        for (size_t j = 0; j < len; j++) {
+            size_t best = diagonal + (a[i] != b[j]);
+            best = row[j] + 1 < best ? row[j] + 1 : best;
+            diagonal = row[j + 1];
+            row[j + 1] = diagonal + 1 < best ? diagonal + 1 : best;
+        }
+    }
+    return row[len];
+}
+
+static int no_such_task(const struct bake_options *o, const char *name, char *const *names,
+                        size_t count, struct err *e)
+{
+    err_set(e, ERR_INPUT, "task '%s' is not in %s", name, o->tasks_dir);
+    const char *nearest = NULL;
+    size_t least = strlen(name) < 8 ? strlen(name) / 2 : 4; /* further away is no typing mistake */
+    for (size_t i = 0; i < count; i++) {
+        size_t distance = name_distance(name, names[i]);
+        if (distance < least) {
+            least = distance;
+            nearest = names[i];
+        }
+    }
+    if (nearest)
+        return err_hint(e, "is it '%s'?", nearest);
+    return err_hint(e, "a task is a directory that holds a task.toml; check the spelling");
+}
+
 static int add_result(struct bake_report *out, const char *name, struct err *e)
 {
     char *copy = mem_strdup(name);
@@ -111,8 +149,7 @@ static int select_tasks(struct bake_report *out, const struct bake_options *o, c
     for (size_t i = 0; o->names && i < o->name_count; i++) {
         if (has_name(names, count, o->names[i]))
             continue;
-        err_set(e, ERR_INPUT, "task '%s' is not in %s", o->names[i], o->tasks_dir);
-        return err_hint(e, "a task is a directory that holds a task.toml; check the spelling");
+        return no_such_task(o, o->names[i], names, count, e);
     }
     out->results = mem_array(count, sizeof(*out->results));
     if (!out->results)

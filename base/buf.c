@@ -74,11 +74,6 @@ int buf_add_u8(struct buf *b, uint8_t value, struct err *e)
     return buf_add_little_endian(b, value, 1, e);
 }
 
-int buf_add_u16(struct buf *b, uint16_t value, struct err *e)
-{
-    return buf_add_little_endian(b, value, 2, e);
-}
-
 int buf_add_u32(struct buf *b, uint32_t value, struct err *e)
 {
     return buf_add_little_endian(b, value, 4, e);
@@ -140,15 +135,6 @@ int cursor_u8(struct cursor *c, uint8_t *out, struct err *e)
     int rc = cursor_little_endian(c, 1, &value, e);
     if (rc == 0)
         *out = (uint8_t)value;
-    return rc;
-}
-
-int cursor_u16(struct cursor *c, uint16_t *out, struct err *e)
-{
-    uint64_t value;
-    int rc = cursor_little_endian(c, 2, &value, e);
-    if (rc == 0)
-        *out = (uint16_t)value;
     return rc;
 }
 

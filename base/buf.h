@@ -49,7 +49,6 @@ int buf_printf(struct buf *b, struct err *e, const char *fmt, ...) PRINTF_LIKE(3
 
 /* Little-endian integers. */
 int buf_add_u8(struct buf *b, uint8_t value, struct err *e) MUST_USE;
-int buf_add_u16(struct buf *b, uint16_t value, struct err *e) MUST_USE;
 int buf_add_u32(struct buf *b, uint32_t value, struct err *e) MUST_USE;
 int buf_add_u64(struct buf *b, uint64_t value, struct err *e) MUST_USE;
 
@@ -59,7 +58,8 @@ void buf_drop(struct buf *b, size_t len);
 /* The contents as a string that the buffer keeps owning; never NULL. */
 const char *buf_text(const struct buf *b);
 
-/* Hands the bytes over (terminated, free with free()); the buffer is empty afterwards. */
+/* Hands the bytes over (terminated, free with free()); the buffer is empty afterwards. NULL only
+ * when it was empty and memory is short. */
 char *buf_take(struct buf *b);
 
 /* A bounded reader over bytes in memory, for decoding: every get says whether it could. */
@@ -69,7 +69,6 @@ struct cursor {
 };
 
 int cursor_u8(struct cursor *c, uint8_t *out, struct err *e) MUST_USE;
-int cursor_u16(struct cursor *c, uint16_t *out, struct err *e) MUST_USE;
 int cursor_u32(struct cursor *c, uint32_t *out, struct err *e) MUST_USE;
 int cursor_u64(struct cursor *c, uint64_t *out, struct err *e) MUST_USE;
 

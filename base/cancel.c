@@ -30,7 +30,7 @@ void cancel_set(struct cancel *c)
     int saved = errno; /* may run in a signal handler */
     uint64_t one = 1;
     ssize_t written = write(c->fd, &one, sizeof(one));
-    (void)written; /* EAGAIN: set already, four billion times over */
+    (void)written; /* EAGAIN: set already, 2^64 - 2 times over */
     errno = saved;
 }
 

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
+
 static const char *const class_names[ERR_CLASS_COUNT] = {
     [ERR_NONE] = "none",
     [ERR_NOMEM] = "nomem",
@@ -41,6 +43,7 @@ static void err_vset(struct err *e, enum err_class class, const char *fmt, va_li
 {
     char text[ERR_TEXT_MAX]; /* an argument may point into e->text */
     vsnprintf(text, sizeof(text), fmt, args);
+    text_make_harmless(text, true);
     err_clear(e);
     e->class = class;
     memcpy(e->text, text, strlen(text) + 1);
@@ -67,7 +70,7 @@ static int err_finish_sys(struct err *e, int sys)
     e->sys = sys;
     err_append(e, ": ");
     err_append(e, strerror_r(sys, reason, sizeof(reason)));
-    if (err_is_no_space(e))
+    if (sys == ENOSPC || sys == EDQUOT)
         err_hint(e, "free some space on that file system, then run again: what is done stays done");
     return -(int)e->class;
 }
@@ -103,6 +106,7 @@ int err_in(struct err *e, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
+    text_make_harmless(text, true);
     size_t len = strlen(text);
     snprintf(text + len, sizeof(text) - len, ": %s", e->text);
     memcpy(e->text, text, strlen(text) + 1);
@@ -114,13 +118,9 @@ int err_hint(struct err *e, const char *fmt, ...)
     va_list args;
     va_start(args, fmt);
     vsnprintf(e->hint, sizeof(e->hint), fmt, args);
+    text_make_harmless(e->hint, true);
     va_end(args);
     return -(int)e->class;
-}
-
-bool err_is_no_space(const struct err *e)
-{
-    return e->sys == ENOSPC || e->sys == EDQUOT;
 }
 
 bool err_retryable(const struct err *e)

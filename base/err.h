@@ -3,13 +3,15 @@
  * Errors.
  *
  * Every function that can fail returns `int` (0, or the negative class of the error) and takes
- * `struct err *e` last. The caller owns the `struct err`, normally on its stack; its text lives in a
- * fixed array, so that reporting an error can never itself fail. Whoever detects a fault sets the
+ * `struct err *e` last. The caller owns the `struct err`, normally on its stack; its text lives in
+ * a fixed array, so that reporting an error can never itself fail. Whoever detects a fault sets the
  * error once; each boundary crossed on the way up may put one noun phrase in front of it, saying
  * which thing was in hand ("task fix-git", "layer sha256:…"), never "failed to". Only cli prints.
  *
  * A text has up to three parts: what was being done to what and why it failed (the message), and
- * what the person can do (the hint, shown on a line of its own).
+ * what the person can do (the hint, shown on a line of its own). Texts may hold what came from
+ * outside: control characters other than tab and newline become spaces, so that any terminal can be
+ * shown them.
  *
  * `e` is never NULL. Thread-safety: an error belongs to one thread at a time.
  */
@@ -63,7 +65,8 @@ void err_clear(struct err *e);
 /* Sets class and message (the newest call wins) and clears the hint. Returns -class. */
 int err_set(struct err *e, enum err_class class, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
-/* Sets ERR_SYS from errno and appends strerror to the message; ENOMEM becomes ERR_NOMEM. */
+/* Sets ERR_SYS from errno and appends strerror to the message; ENOMEM becomes ERR_NOMEM, and a full
+ * disk or quota brings a hint. */
 int err_sys(struct err *e, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 /* The same with an explicit errno value (positive). */
@@ -78,11 +81,9 @@ int err_in(struct err *e, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Sets the hint: one sentence that says what the person can do. Returns -class. */
 int err_hint(struct err *e, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
-/* True if trying the same thing again can help; decided on class and errno alone. */
+/* True if trying the same thing again can help; decided on the class, and for ERR_LIMIT on whether
+ * the far end said when. */
 bool err_retryable(const struct err *e);
-
-/* True if the disk (or a quota) is full. */
-bool err_is_no_space(const struct err *e);
 
 /* Stable lower-case name of a class ("notfound"), used in JSON output and docs/errors.md. */
 const char *err_class_name(enum err_class class);

@@ -43,6 +43,23 @@ int file_open(int *out, int dir, const char *path, int flags, mode_t mode, struc
     return 0;
 }
 
+/* Makes the entry of dir/path durable. */
+static int sync_parent(int dir, const char *path, struct err *e)
+{
+    const char *slash = strrchr(path, '/');
+    size_t len = slash ? (size_t)(slash - path) : 0;
+    AUTO_FREE char *parent = slash ? mem_strndup(path, len > 0 ? len : 1) : mem_strdup(".");
+    if (!parent)
+        return err_nomem(e, path);
+    AUTO_FD int fd = -1;
+    int rc = file_open(&fd, dir, parent, O_RDONLY | O_DIRECTORY, 0, e);
+    if (rc < 0)
+        return rc;
+    if (fsync(fd) < 0)
+        return err_sys(e, "syncing the directory %s", parent);
+    return 0;
+}
+
 int file_make_dirs(int dir, const char *path, struct err *e)
 {
     AUTO_FREE char *copy = mem_strdup(path);
@@ -52,8 +69,13 @@ int file_make_dirs(int dir, const char *path, struct err *e)
         at = strchrnul(at, '/');
         char held = *at;
         *at = 0;
-        if (mkdirat(dir, copy, 0777) < 0 && errno != EEXIST)
+        bool made = mkdirat(dir, copy, 0777) == 0;
+        if (!made && errno != EEXIST)
             return err_sys(e, "making the directory %s", copy);
+        /* Else a file that was committed in it could vanish with it. */
+        int rc = made ? sync_parent(dir, copy, e) : 0;
+        if (rc < 0)
+            return rc;
         *at = held;
     }
     return 0;
@@ -158,8 +180,8 @@ int file_size(int dir, const char *path, uint64_t *out, struct err *e)
     return 0;
 }
 
-/* Empties the directory `fd` (taken over). Depth is bounded by the path length limit of the file
- * system, each level holding one descriptor. */
+/* Empties the directory `fd` (taken over). Each level holds one descriptor, so their limit bounds
+ * the depth. */
 static int empty_dir(int fd, struct err *e)
 {
     DIR *d = fdopendir(fd);
@@ -203,21 +225,6 @@ int file_tmp_open(struct file_tmp *t, int tmp_dir, struct err *e)
     snprintf(t->name, sizeof(t->name), ".tmp-%ld-%lu", (long)getpid(),
              atomic_fetch_add(&counter, 1));
     return file_open(&t->fd, tmp_dir, t->name, O_RDWR | O_CREAT | O_EXCL, 0666, e);
-}
-
-static int sync_parent(int dir, const char *path, struct err *e)
-{
-    const char *slash = strrchr(path, '/');
-    AUTO_FREE char *parent = slash ? mem_strndup(path, (size_t)(slash - path)) : mem_strdup(".");
-    if (!parent)
-        return err_nomem(e, path);
-    AUTO_FD int fd = -1;
-    int rc = file_open(&fd, dir, parent, O_RDONLY | O_DIRECTORY, 0, e);
-    if (rc < 0)
-        return rc;
-    if (fsync(fd) < 0)
-        return err_sys(e, "syncing the directory %s", parent);
-    return 0;
 }
 
 int file_tmp_commit(struct file_tmp *t, int dir, const char *path, bool durable, struct err *e)

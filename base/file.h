@@ -23,7 +23,7 @@ int file_open(int *out, int dir, const char *path, int flags, mode_t mode, struc
 /* Opens a directory, making it and its missing parents (mode 0777 before umask) first. */
 int file_open_dir(int *out, int dir, const char *path, struct err *e) MUST_USE;
 
-/* Makes a directory and its missing parents. */
+/* Makes a directory and its missing parents, durably. */
 int file_make_dirs(int dir, const char *path, struct err *e) MUST_USE;
 
 /* Reads or writes exactly `len` bytes, retrying short transfers. */

@@ -40,7 +40,8 @@ void source_close(struct source *s);
 /* A source over bytes that the caller keeps alive. */
 int source_from_memory(struct source *out, const void *data, size_t len, struct err *e) MUST_USE;
 
-/* A source over a file descriptor, which it takes over and closes. */
+/* A source over a file descriptor, which it takes over, also on failure, and closes. Its size is
+ * the file's size now. */
 int source_from_fd(struct source *out, int fd, struct err *e) MUST_USE;
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * JSON over jansson. `struct json` is json_t under another name: the pointer is only ever converted
- * here, so no caller depends on the library. A builder whose memory ran short marks nothing: its NULL
- * travels into json_set/json_append, which then poison the container, and json_print reports it.
+ * here, so no caller depends on the library. A builder whose memory ran short marks nothing: its
+ * NULL travels into json_set/json_append, which then poison the container, and json_print reports
+ * it.
  */
 #include "base/json.h"
 
@@ -12,9 +13,13 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/text.h"
 
-/* A member that marks an object (or an element that marks an array) as incomplete. */
-static const char poison[] = "\x01out of memory";
+/*
+ * A text that marks what holds it as incomplete: it is no UTF-8, so it comes from no text that was
+ * parsed, and jansson prints nothing that holds it.
+ */
+static const char poison[] = "\xff";
 
 static json_t *in(const struct json *j)
 {
@@ -32,6 +37,8 @@ int json_parse(struct json **out, const void *text, size_t len, const char *what
 {
     json_error_t error;
     json_t *j = json_loadb(text, len, JSON_REJECT_DUPLICATES, &error);
+    if (!j && json_error_code(&error) == json_error_out_of_memory)
+        return err_nomem(e, what);
     if (!j)
         return err_set(e, ERR_CORRUPT, "%s: line %d, column %d: %s", what, error.line, error.column,
                        error.text);
@@ -71,19 +78,17 @@ struct json *json_member(const struct json *j, const char *key)
     return wrap(json_object_get(in(j), key));
 }
 
-static const char *kind_name(const struct json *j)
+static const char *kind_name(enum json_kind kind)
 {
     static const char *const names[] = {"an object",     "an array",  "a string", "an integer",
                                         "a real number", "a boolean", "null"};
-    return names[json_kind(j)];
+    return names[kind];
 }
 
 /* The member, which must be of the kind wanted; absent or null gives NULL, if `optional`. */
 static int member_of_kind(const struct json *j, const char *key, enum json_kind kind, bool optional,
                           struct json **out, struct err *e)
 {
-    static const char *const wanted[] = {"an object",     "an array",  "a string", "an integer",
-                                         "a real number", "a boolean", "null"};
     if (!j || json_kind(j) != JSON_KIND_OBJECT)
         return err_set(e, ERR_CORRUPT, "an object with '%s' was expected", key);
     struct json *member = json_member(j, key);
@@ -92,7 +97,8 @@ static int member_of_kind(const struct json *j, const char *key, enum json_kind 
         return optional ? 0 : err_set(e, ERR_CORRUPT, "'%s' is missing", key);
     }
     if (json_kind(member) != kind)
-        return err_set(e, ERR_CORRUPT, "'%s' is %s, not %s", key, kind_name(member), wanted[kind]);
+        return err_set(e, ERR_CORRUPT, "'%s' is %s, not %s", key, kind_name(json_kind(member)),
+                       kind_name(kind));
     *out = member;
     return 0;
 }
@@ -135,16 +141,6 @@ int json_get_string_opt(const struct json *j, const char *key, const char **out,
     return rc;
 }
 
-int json_get_i64_opt(const struct json *j, const char *key, int64_t fallback, int64_t *out,
-                     struct err *e)
-{
-    struct json *member;
-    int rc = member_of_kind(j, key, JSON_KIND_INTEGER, true, &member, e);
-    if (rc == 0)
-        *out = member ? json_as_integer(member) : fallback;
-    return rc;
-}
-
 static int to_u64(const struct json *member, const char *key, uint64_t *out, struct err *e)
 {
     int64_t value = json_as_integer(member);
@@ -180,7 +176,7 @@ int json_get_bool_opt(const struct json *j, const char *key, bool fallback, bool
     struct json *member;
     int rc = member_of_kind(j, key, JSON_KIND_BOOL, true, &member, e);
     if (rc == 0)
-        *out = member ? json_as_bool(member) : fallback;
+        *out = member ? json_is_true(in(member)) : fallback;
     return rc;
 }
 
@@ -202,11 +198,6 @@ const char *json_as_string(const struct json *j)
 int64_t json_as_integer(const struct json *j)
 {
     return (int64_t)json_integer_value(in(j));
-}
-
-bool json_as_bool(const struct json *j)
-{
-    return json_is_true(in(j));
 }
 
 static int compare_keys(const void *a, const void *b)
@@ -250,25 +241,6 @@ struct json *json_new_array(void)
     return wrap(json_array());
 }
 
-/* Length of the UTF-8 sequence at `at` (1..4), 0 if it is malformed; RFC 3629, section 4. */
-static size_t utf8_sequence(const uint8_t *at, size_t left)
-{
-    uint8_t lead = at[0];
-    if (lead < 0x80)
-        return 1;
-    size_t len = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-    if (lead < 0xc2 || lead > 0xf4 || left < len)
-        return 0;
-    for (size_t i = 1; i < len; i++) {
-        if ((at[i] & 0xc0) != 0x80)
-            return 0;
-    }
-    if ((lead == 0xe0 && at[1] < 0xa0) || (lead == 0xed && at[1] > 0x9f) ||
-        (lead == 0xf0 && at[1] < 0x90) || (lead == 0xf4 && at[1] > 0x8f))
-        return 0;
-    return len;
-}
-
 struct json *json_new_string(const char *text)
 {
     json_t *plain = json_string(text);
@@ -280,7 +252,7 @@ struct json *json_new_string(const char *text)
         return NULL;
     size_t to = 0;
     for (size_t from = 0; from < len;) {
-        size_t n = utf8_sequence((const uint8_t *)text + from, len - from);
+        size_t n = utf8_len((const uint8_t *)text + from, len - from);
         memcpy(fixed + to, n > 0 ? text + from : "\xef\xbf\xbd", n > 0 ? n : 3);
         to += n > 0 ? n : 3;
         from += n > 0 ? n : 1;
@@ -297,7 +269,7 @@ struct json *json_bytes(const void *bytes, size_t len)
         return NULL;
     size_t to = 0;
     for (size_t i = 0; i < len;) {
-        size_t n = utf8_sequence(from + i, len - i);
+        size_t n = utf8_len(from + i, len - i);
         if (n > 0 && from[i] >= 0x20 && from[i] != 0x7f && from[i] != '\\') {
             memcpy(text + to, from + i, n);
             to += n;
@@ -317,19 +289,9 @@ struct json *json_new_integer(int64_t value)
     return wrap(json_integer(value));
 }
 
-struct json *json_new_real(double value)
-{
-    return wrap(json_real(value));
-}
-
 struct json *json_new_bool(bool value)
 {
     return wrap(json_boolean(value));
-}
-
-struct json *json_new_null(void)
-{
-    return wrap(json_null());
 }
 
 struct json *json_clone(const struct json *j)
@@ -342,7 +304,7 @@ void json_set(struct json *object, const char *key, struct json *value)
     if (!object)
         json_free(value);
     else if (!value || json_object_set_new(in(object), key, in(value)) < 0)
-        (void)json_object_set_new(in(object), poison, json_null());
+        (void)json_object_set_new_nocheck(in(object), poison, json_string_nocheck(poison));
 }
 
 void json_append(struct json *array, struct json *value)
@@ -350,7 +312,7 @@ void json_append(struct json *array, struct json *value)
     if (!array)
         json_free(value);
     else if (!value || json_array_append_new(in(array), in(value)) < 0)
-        (void)json_array_append_new(in(array), json_string(poison));
+        (void)json_array_append_new(in(array), json_string_nocheck(poison));
 }
 
 int json_print(const struct json *j, unsigned indent, char **out, struct err *e)
@@ -358,10 +320,8 @@ int json_print(const struct json *j, unsigned indent, char **out, struct err *e)
     size_t flags = JSON_SORT_KEYS | JSON_ENCODE_ANY;
     flags |= indent > 0 ? JSON_INDENT(indent) : JSON_COMPACT;
     char *text = j ? json_dumps(in(j), flags) : NULL;
-    if (!text || strstr(text, "\"\\u0001out of memory\"")) {
-        free(text);
+    if (!text)
         return err_nomem(e, "JSON text");
-    }
     *out = text;
     return 0;
 }

@@ -25,8 +25,9 @@ enum json_kind {
     JSON_KIND_NULL
 };
 
-/* Parses a whole text (duplicate keys are refused, nesting is bounded). The result is the
- * caller's; free with json_free. ERR_CORRUPT with line and column. `what` names the text. */
+/* Parses a whole text (duplicate keys are refused, nesting is bounded). The result is the caller's;
+ * free with json_free. Integers are of 64 bits. ERR_CORRUPT with line and column. `what` names the
+ * text. */
 int json_parse(struct json **out, const void *text, size_t len, const char *what,
                struct err *e) MUST_USE;
 
@@ -56,8 +57,6 @@ int json_get_string_opt(const struct json *j, const char *key, const char **out,
                         struct err *e) MUST_USE;
 int json_get_u64_opt(const struct json *j, const char *key, uint64_t fallback, uint64_t *out,
                      struct err *e) MUST_USE;
-int json_get_i64_opt(const struct json *j, const char *key, int64_t fallback, int64_t *out,
-                     struct err *e) MUST_USE;
 int json_get_bool_opt(const struct json *j, const char *key, bool fallback, bool *out,
                       struct err *e) MUST_USE;
 
@@ -68,10 +67,9 @@ struct json *json_member(const struct json *j, const char *key);
 size_t json_length(const struct json *j);
 struct json *json_element(const struct json *j, size_t index);
 
-/* Value of a string, integer or boolean node; NULL, 0 or false for other types. */
+/* Value of a string or integer node; NULL or 0 for other types. */
 const char *json_as_string(const struct json *j);
 int64_t json_as_integer(const struct json *j);
-bool json_as_bool(const struct json *j);
 
 /*
  * Visits the members of an object, sorted by key; stops at the first negative result and returns
@@ -83,14 +81,13 @@ int json_each(const struct json *j,
 
 /* Builders: NULL when memory is short. The set/append calls take the value over, also on failure,
  * and accept NULL as a failed value, so that errors need checking once, at json_print. Strings that
- * are not UTF-8 are stored with each bad byte as U+FFFD; where bytes matter use json_bytes. */
+ * are not UTF-8 are stored with each bad byte as U+FFFD; where bytes matter use json_bytes. Keys
+ * must be UTF-8. */
 struct json *json_new_object(void);
 struct json *json_new_array(void);
 struct json *json_new_string(const char *text);
 struct json *json_new_integer(int64_t value);
-struct json *json_new_real(double value);
 struct json *json_new_bool(bool value);
-struct json *json_new_null(void);
 struct json *json_clone(const struct json *j); /* deep */
 /* A string in which bytes outside printable UTF-8, and '\\', stand as \xNN: reversible. */
 struct json *json_bytes(const void *bytes, size_t len);

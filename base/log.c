@@ -6,6 +6,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/text.h"
+
 static struct {
     pthread_mutex_t lock;
     log_sink *sink;
@@ -29,6 +31,7 @@ void log_event(enum log_level level, const char *module, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(message, sizeof(message), fmt, args);
     va_end(args);
+    text_make_harmless(message, false);
     pthread_mutex_lock(&state.lock);
     if (state.sink && level <= state.most_detailed)
         state.sink(state.ctx, level, module, message);

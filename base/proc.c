@@ -30,8 +30,14 @@ struct child {
     pid_t parent;
 };
 
+/* What the child says when it could not start. */
+struct report {
+    int sys;
+    bool directory; /* it could not change to its directory */
+};
+
 /* Runs in the child: only async-signal-safe calls. Returns only on failure. */
-static void child_exec(const struct child *c)
+static struct report child_exec(const struct child *c)
 {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -42,14 +48,14 @@ static void child_exec(const struct child *c)
     for (int i = 0; i < 3; i++) {
         moved[i] = fcntl(c->fds[i], F_DUPFD_CLOEXEC, 3);
         if (moved[i] < 0)
-            return;
+            return (struct report){.sys = errno};
     }
     for (int i = 0; i < 3; i++) {
         if (dup2(moved[i], i) < 0)
-            return;
+            return (struct report){.sys = errno};
     }
     if (c->cwd && chdir(c->cwd) < 0)
-        return;
+        return (struct report){.sys = errno, .directory = true};
     for (int number = 1; number < NSIG; number++)
         signal(number, SIG_DFL);
     sigset_t none;
@@ -58,16 +64,18 @@ static void child_exec(const struct child *c)
     char *const *argv;
     memcpy(&argv, &c->argv, sizeof(argv)); /* execvpe's prototype lacks const */
     execvpe(argv[0], argv, c->envp ? c->envp : environ);
+    return (struct report){.sys = errno};
 }
 
-static int report_read(int fd)
+/* All zero when the child was started. */
+static struct report report_read(int fd)
 {
-    int sys = 0;
+    struct report report = {.sys = 0};
     ssize_t n;
     do {
-        n = read(fd, &sys, sizeof(sys));
+        n = read(fd, &report, sizeof(report));
     } while (n < 0 && errno == EINTR);
-    return n == (ssize_t)sizeof(sys) ? sys : 0;
+    return n == (ssize_t)sizeof(report) ? report : (struct report){.sys = 0};
 }
 
 int proc_start(struct proc *p, const char *const argv[], const struct proc_setup *setup,
@@ -91,20 +99,21 @@ int proc_start(struct proc *p, const char *const argv[], const struct proc_setup
     if (pid < 0)
         return err_sys(e, "starting %s", argv[0]);
     if (pid == 0) {
-        child_exec(&c);
-        int sys = errno;
-        ssize_t n = write(c.report, &sys, sizeof(sys));
+        struct report failure = child_exec(&c);
+        ssize_t n = write(c.report, &failure, sizeof(failure));
         (void)n;
         _exit(127);
     }
     file_close(&report_out);
-    int sys = report_read(report_in);
-    if (sys != 0) {
+    struct report failure = report_read(report_in);
+    if (failure.sys != 0) {
         while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
             ;
-        if (sys == ENOENT)
+        if (failure.directory)
+            return err_sysno(e, failure.sys, "starting %s in %s", argv[0], setup->cwd);
+        if (failure.sys == ENOENT)
             return err_set(e, ERR_NOTFOUND, "program %s is not installed", argv[0]);
-        return err_sysno(e, sys, "starting %s", argv[0]);
+        return err_sysno(e, failure.sys, "starting %s", argv[0]);
     }
     p->pid = pid;
     return 0;
@@ -228,8 +237,8 @@ static int pump(struct stream streams[2], struct feeder *feed, int64_t deadline,
     return 0;
 }
 
-/* A socket pair rather than a pipe: writes to a child that has closed its stdin can then be told not
- * to raise SIGPIPE. */
+/* A socket pair rather than a pipe: writes to a child that has closed its stdin can then be told
+ * not to raise SIGPIPE. */
 static int open_pair(int *ours, int *theirs, struct err *e)
 {
     int fds[2];

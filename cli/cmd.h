@@ -4,6 +4,7 @@
 #define TB2_CLI_CMD_H
 
 #include <stdbool.h>
+#include <stdio.h>
 
 #include "bake/bake.h"
 #include "base/cancel.h"
@@ -21,7 +22,7 @@ enum {
     EXIT_INTERRUPTED = 130,
 };
 
-/* Options that stand before or after the command word. */
+/* Options of every command, after the command word. */
 struct global_options {
     char *store_path; /* absolute or relative; never NULL after parsing */
     char *cache_dir;  /* absolute */
@@ -54,6 +55,8 @@ extern const struct command command_disk;
     {                                                                                              \
         "help", no_argument, NULL, 'h'                                                             \
     }
+/* The short ones. */
+#define GLOBAL_SHORT_OPTIONS "h"
 
 /* Takes one of the options above. Returns -1 when done, an exit status when the program must end
  * (help: 0, wrong value: EXIT_USAGE). */
@@ -63,11 +66,20 @@ int option_global(struct global_options *g, const struct command *c, int option,
  * fits. */
 int report_error(const struct err *e);
 
-/* Prints how the command is called, to stdout for --help, else to stderr. */
-int usage(const struct command *c, bool wanted);
+/* Prints what is wrong with a command line, and how the command is called; returns EXIT_USAGE. */
+int usage_error(const struct command *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
-/* Opens the store of the options. */
+/* Opens the store of the options, making it where there is none. */
 int open_store(struct store **out, const struct global_options *g, struct err *e) MUST_USE;
+/* For commands that read it: ERR_NOTFOUND where there is none. */
+int open_existing_store(struct store **out, const struct global_options *g, struct err *e) MUST_USE;
+
+/* True if `name` is a command's. */
+bool is_command(const char *name);
+
+/* Prints an error's text, which may end with lines that a guest printed, and its hint, each line
+ * after `indent` and all but the first further right. */
+void show_error(FILE *to, const char *indent, const struct err *e);
 
 /* "1.5 GB", in 1000s as disks and registries count; returns `text`. */
 enum { SIZE_TEXT_MAX = 24 };
@@ -75,7 +87,13 @@ const char *print_size(uint64_t size, char text[SIZE_TEXT_MAX]);
 /* "4.2 s", "3 m 20 s", "5 h", "2 d"; returns `text`. */
 const char *print_duration(int64_t ms, char text[SIZE_TEXT_MAX]);
 
-/* A log_sink: a line to stderr. */
+/* Copies text of a guest so that it cannot drive a terminal: control characters (C1 too) and bytes
+ * that are no UTF-8 become spaces. Cut at a character where `to` is too small. */
+void text_harmless(char *to, size_t to_len, const char *text);
+/* How many bytes of the text fit into so many columns of a terminal, and the columns they take at
+ * most. */
+size_t text_fit(const char *text, size_t columns, size_t *width);
+/* A log_sink: a line to the FILE that `ctx` is; NULL: stderr. */
 void print_log(void *ctx, enum log_level level, const char *module, const char *message);
 /* Makes print_log the sink, for warnings; with `verbose` for everything. */
 void log_to_stderr(bool verbose);

@@ -100,8 +100,8 @@ static int find_recipe(struct arguments *a, struct err *e)
             return 0;
         }
     }
-    err_set(e, ERR_INPUT, "there is no recipe named '%s' in %s", name, directories[0]);
-    return err_hint(e, "give the path of a recipe file, for example --recipe ./my.yaml");
+    err_set(e, ERR_INPUT, "no recipe named '%s' is shipped", name);
+    return err_hint(e, "tb2 and demo are; a file of your own needs a path: --recipe ./my.yaml");
 }
 
 /* The key from the environment or a file, as the SDKs of the server read it. */
@@ -136,8 +136,10 @@ static int find_api_key(struct arguments *a, struct err *e)
 
 static int check_selection(const struct arguments *a, struct err *e)
 {
-    if (!a->bake.tasks_dir)
-        return err_set(e, ERR_INPUT, "--tasks-dir is missing");
+    if (!a->bake.tasks_dir) {
+        err_set(e, ERR_INPUT, "--tasks-dir is missing");
+        return err_hint(e, "'tb2-bake bake --help' has the options");
+    }
     if (a->all && a->bake.names)
         return err_set(e, ERR_INPUT, "--all and --tasks exclude each other");
     if (!a->all && !a->bake.names) {
@@ -191,12 +193,17 @@ static int parse(struct arguments *a, struct global_options *g, int argc, char *
     *status = -1;
     int option;
     int rc = 0;
-    while (rc == 0 && *status < 0 && (option = getopt_long(argc, argv, "", options, NULL)) != -1)
+    while (rc == 0 && *status < 0 &&
+           (option = getopt_long(argc, argv, GLOBAL_SHORT_OPTIONS, options, NULL)) != -1)
         rc = take_option(a, g, option, status, e);
     if (rc < 0 || *status >= 0)
         return rc;
-    if (optind < argc)
-        return err_set(e, ERR_INPUT, "'%s' is not expected here", argv[optind]);
+    if (optind < argc) {
+        err_set(e, ERR_INPUT, "'%s' is not expected here", argv[optind]);
+        return is_command(argv[optind])
+                   ? err_hint(e, "the command comes first: tb2-bake %s ...", argv[optind])
+                   : -ERR_INPUT;
+    }
     rc = check_selection(a, e);
     if (rc == 0)
         rc = find_recipe(a, e);
@@ -219,7 +226,9 @@ static int report_status(const struct bake_report *r)
 
 static int bake(struct arguments *a, struct global_options *g)
 {
-    enum ui_mode mode = g->json ? UI_JSON : isatty(STDERR_FILENO) ? UI_LIVE : UI_PLAIN;
+    const char *term = getenv("TERM");
+    bool live = isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
+    enum ui_mode mode = g->json ? UI_JSON : live ? UI_LIVE : UI_PLAIN;
     struct err e = ERR_INIT;
     AUTO_STORE struct store *s = NULL;
     struct ui *ui = NULL;
@@ -261,14 +270,19 @@ static int run(struct global_options *g, int argc, char **argv)
 const struct command command_bake = {
     .name = "bake",
     .arguments = "--tasks-dir DIR (--all | --tasks NAME,...) [options]",
-    .summary = "Bake tasks into warm templates.\n\n"
-               "  --tasks-dir DIR    directory of task directories, each with a task.toml\n"
-               "  --all              every task of the directory\n"
-               "  --tasks NAME,...   only these\n"
-               "  --force            bake also what is unchanged\n"
-               "  --jobs N           tasks at once (default: from cores and memory)\n"
-               "  --recipe FILE      recipe, or the name of a shipped one (default: tb2)\n"
-               "  --plain-http HOST  speak plain HTTP to this registry (loopback: always)\n\n"
-               "With E2B_API_URL set, templates are registered with that server too.",
+    .summary =
+        "Bake tasks into warm templates.\n\n"
+        "  --tasks-dir DIR    directory of task directories, each with a task.toml\n"
+        "  --all              every task of the directory\n"
+        "  --tasks NAME,...   only these\n"
+        "  --force            bake also what is unchanged\n"
+        "  --jobs N           tasks at once (default: from cores and memory)\n"
+        "  --recipe FILE      recipe, or the name of a shipped one: tb2, demo (default: tb2)\n"
+        "  --plain-http HOST  speak plain HTTP to this registry (loopback: always)\n\n"
+        "With E2B_API_URL set (and E2B_API_KEY, or E2B_API_KEY_FILE), templates are registered\n"
+        "with that server too.\n\n"
+        "The table's times: PULL resolve and pull, DISK ingest and assemble, WARM boot, steps and\n"
+        "ready check, SNAPSHOT snapshot and proof. Exit status: 0 all ready, 1 a task failed,\n"
+        "2 wrong usage or input, 3 nothing was begun, 4 the store is in use, 130 cancelled.",
     .run = run,
 };

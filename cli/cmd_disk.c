@@ -23,7 +23,7 @@ static int parse(struct arguments *a, struct global_options *g, int argc, char *
                                             GLOBAL_LONG_OPTIONS,
                                             {NULL, 0, NULL, 0}};
     int option;
-    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, GLOBAL_SHORT_OPTIONS, options, NULL)) != -1) {
         int status = -1;
         if (option == 'R')
             a->raw = optarg;
@@ -34,8 +34,14 @@ static int parse(struct arguments *a, struct global_options *g, int argc, char *
         if (status >= 0)
             return status;
     }
-    if (optind + 2 != argc || strcmp(argv[optind], "export") != 0 || !a->raw)
-        return usage(&command_disk, false);
+    if (optind == argc || strcmp(argv[optind], "export") != 0)
+        return usage_error(&command_disk, "the word 'export' is missing");
+    if (optind + 1 == argc)
+        return usage_error(&command_disk, "which disk? An alias or an image is missing");
+    if (optind + 2 < argc)
+        return usage_error(&command_disk, "'%s' is not expected here", argv[optind + 2]);
+    if (!a->raw)
+        return usage_error(&command_disk, "--raw is missing: the file to write");
     a->what = argv[optind + 1];
     return -1;
 }
@@ -71,8 +77,15 @@ static int run(struct global_options *g, int argc, char **argv)
     if (rc < 0)
         return report_error(&e);
     char text[DIGEST_TEXT_MAX];
-    printf("%s\n", digest_print(&map, text));
-    return EXIT_ALL_READY;
+    digest_print(&map, text);
+    if (!g->json) {
+        puts(text);
+        return EXIT_ALL_READY;
+    }
+    AUTO_JSON struct json *j = json_new_object();
+    json_set(j, "digest", json_new_string(text));
+    rc = print_json(j, &e);
+    return rc < 0 ? report_error(&e) : EXIT_ALL_READY;
 }
 
 const struct command command_disk = {

@@ -14,8 +14,9 @@
 
 enum { STDIN_MAX = 16 << 20 };
 
-/* Parses the options that all commands share. `order` is "" to take them anywhere, "+" to stop
- * at the first operand. Returns -1 to go on (operands start at optind). */
+/* Parses the options that all commands share. `order` is GLOBAL_SHORT_OPTIONS to take them anywhere,
+ * with a "+" before it to stop at the first operand. Returns -1 to go on (operands start at
+ * optind). */
 static int parse_common(struct global_options *g, const struct command *c, const char *order,
                         int argc, char **argv)
 {
@@ -33,11 +34,13 @@ static int parse_common(struct global_options *g, const struct command *c, const
 static int parse_alias(struct global_options *g, const struct command *c, int argc, char **argv,
                        const char **alias)
 {
-    int status = parse_common(g, c, "", argc, argv);
+    int status = parse_common(g, c, GLOBAL_SHORT_OPTIONS, argc, argv);
     if (status >= 0)
         return status;
-    if (optind + 1 != argc)
-        return usage(c, false);
+    if (optind == argc)
+        return usage_error(c, "which template? Its alias is missing");
+    if (optind + 1 < argc)
+        return usage_error(c, "'%s' is not expected here", argv[optind + 1]);
     *alias = argv[optind];
     return -1;
 }
@@ -125,8 +128,10 @@ static const char *print_age(const char *created, char text[SIZE_TEXT_MAX])
     return print_duration((now - then) * 1000, text);
 }
 
-static void list_text(const struct catalog *c)
+static void list_text(const struct catalog *c, const char *store_path)
 {
+    if (c->count == 0)
+        fprintf(stderr, "no templates in %s\n", store_path);
     int alias_width = 5;
     int task_width = 4;
     for (size_t i = 0; i < c->loaded; i++) {
@@ -152,21 +157,21 @@ static void list_text(const struct catalog *c)
 
 static int run_ls(struct global_options *g, int argc, char **argv)
 {
-    int status = parse_common(g, &command_ls, "", argc, argv);
+    int status = parse_common(g, &command_ls, GLOBAL_SHORT_OPTIONS, argc, argv);
     if (status >= 0)
         return status;
     if (optind != argc)
-        return usage(&command_ls, false);
+        return usage_error(&command_ls, "'%s' is not expected here", argv[optind]);
     struct err e = ERR_INIT;
     AUTO_STORE struct store *s = NULL;
     struct catalog c = {0};
-    int rc = open_store(&s, g, &e);
+    int rc = open_existing_store(&s, g, &e);
     if (rc == 0)
         rc = catalog_load(&c, s, &e);
     if (rc == 0 && g->json)
         rc = list_json(&c, &e);
     else if (rc == 0)
-        list_text(&c);
+        list_text(&c, g->store_path);
     catalog_fini(&c);
     return rc < 0 ? report_error(&e) : EXIT_ALL_READY;
 }
@@ -206,7 +211,7 @@ static int run_show(struct global_options *g, int argc, char **argv)
     AUTO_STORE struct store *s = NULL;
     AUTO_TEMPLATE struct template *t = NULL;
     struct template_sizes sizes;
-    int rc = open_store(&s, g, &e);
+    int rc = open_existing_store(&s, g, &e);
     if (rc == 0)
         rc = template_load(&t, s, alias, &e);
     if (rc == 0)
@@ -240,7 +245,7 @@ static int run_verify(struct global_options *g, int argc, char **argv)
     AUTO_TEMPLATE struct template *t = NULL;
     struct verify_report report;
     struct template_use use = {.cache_dir = g->cache_dir, .accel = g->accel, .cancel = g->cancel};
-    int rc = open_store(&s, g, &e);
+    int rc = open_existing_store(&s, g, &e);
     if (rc == 0)
         rc = template_load(&t, s, alias, &e);
     if (rc == 0)
@@ -316,16 +321,16 @@ static int exit_status(const struct agent_result *r)
 
 static int run_run(struct global_options *g, int argc, char **argv)
 {
-    int status = parse_common(g, &command_run, "+", argc, argv);
+    int status = parse_common(g, &command_run, "+" GLOBAL_SHORT_OPTIONS, argc, argv);
     if (status >= 0)
         return status;
-    if (optind >= argc)
-        return usage(&command_run, false);
+    if (optind >= argc || strcmp(argv[optind - 1], "--") == 0)
+        return usage_error(&command_run, "which template? Its alias is missing");
     const char *alias = argv[optind++];
     if (optind < argc && strcmp(argv[optind], "--") == 0)
         optind++;
     if (optind >= argc)
-        return usage(&command_run, false);
+        return usage_error(&command_run, "which command? It stands after the alias");
     struct err e = ERR_INIT;
     AUTO_STORE struct store *s = NULL;
     AUTO_TEMPLATE struct template *t = NULL;
@@ -333,7 +338,7 @@ static int run_run(struct global_options *g, int argc, char **argv)
     buf_init(&input, STDIN_MAX);
     struct agent_result result = {0};
     struct template_use use = {.cache_dir = g->cache_dir, .accel = g->accel, .cancel = g->cancel};
-    int rc = open_store(&s, g, &e);
+    int rc = open_existing_store(&s, g, &e);
     if (rc == 0)
         rc = template_load(&t, s, alias, &e);
     if (rc == 0)

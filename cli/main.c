@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /* Command table, options that all commands share, exit status. */
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <locale.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/mem.h"
 #include "cli/cmd.h"
 
@@ -65,7 +68,7 @@ static char *absolute(char *path)
     return cwd ? mem_printf("%s/%s", cwd, relative) : NULL;
 }
 
-static int parse_accel(struct global_options *g, const char *value)
+static int parse_accel(struct global_options *g, const struct command *c, const char *value)
 {
     static const char *const names[] = {
         [VM_ACCEL_AUTO] = "auto", [VM_ACCEL_KVM] = "kvm", [VM_ACCEL_TCG] = "tcg"};
@@ -75,9 +78,10 @@ static int parse_accel(struct global_options *g, const char *value)
             return -1;
         }
     }
-    fprintf(stderr, "tb2-bake: --accel is auto, kvm or tcg, not '%s'\n", value);
-    return EXIT_USAGE;
+    return usage_error(c, "--accel is auto, kvm or tcg, not '%s'", value);
 }
+
+static int help(const struct command *c);
 
 int option_global(struct global_options *g, const struct command *c, int option, const char *value)
 {
@@ -85,6 +89,8 @@ int option_global(struct global_options *g, const struct command *c, int option,
     case 's':
     case 'c': {
         char **field = option == 's' ? &g->store_path : &g->cache_dir;
+        if (!*value)
+            return usage_error(c, "--%s names no directory", option == 's' ? "store" : "cache");
         char *copy = mem_strdup(value);
         if (!copy)
             return EXIT_ENVIRONMENT;
@@ -93,7 +99,7 @@ int option_global(struct global_options *g, const struct command *c, int option,
         return -1;
     }
     case 'a':
-        return parse_accel(g, value);
+        return parse_accel(g, c, value);
     case 'j':
         g->json = true;
         return -1;
@@ -102,35 +108,54 @@ int option_global(struct global_options *g, const struct command *c, int option,
         log_to_stderr(true);
         return -1;
     case 'h':
-        return usage(c, true);
+        return help(c);
     default:
         fprintf(stderr, "Try 'tb2-bake %s --help'.\n", c->name);
         return EXIT_USAGE;
     }
 }
 
-int usage(const struct command *c, bool wanted)
+static void print_usage(FILE *to, const struct command *c)
 {
-    FILE *to = wanted ? stdout : stderr;
-    fprintf(to, "usage: tb2-bake %s%s%s\n\n%s\n", strcmp(c->name, "bake") == 0 ? "[bake]" : c->name,
-            c->arguments[0] ? " " : "", c->arguments, c->summary);
+    fprintf(to, "usage: tb2-bake %s%s%s\n", strcmp(c->name, "bake") == 0 ? "[bake]" : c->name,
+            c->arguments[0] ? " " : "", c->arguments);
+}
+
+static int help(const struct command *c)
+{
+    print_usage(stdout, c);
+    printf("\n%s\n", c->summary);
     fputs("\nFor all commands:\n"
           "  --store DIR    chunks, disks, templates, catalog (default: $TB2_BAKE_STORE or\n"
           "                 ~/.local/share/tb2-bake)\n"
           "  --cache DIR    guest kernel (default: $TB2_BAKE_CACHE or ~/.cache/tb2-bake)\n"
-          "  --accel WHICH  auto, kvm or tcg (default: auto)\n"
+          "  --accel WHICH  auto, kvm or tcg: KVM or emulation (default: auto, KVM if it works)\n"
           "  --json         results for machines, on stdout\n"
           "  --verbose      say more\n"
-          "  --help         this text\n",
-          to);
-    return wanted ? EXIT_ALL_READY : EXIT_USAGE;
+          "  -h, --help     this text\n",
+          stdout);
+    return EXIT_ALL_READY;
+}
+
+int usage_error(const struct command *c, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    fputs("tb2-bake: ", stderr);
+    vfprintf(stderr, fmt, args);
+    va_end(args);
+    fputc('\n', stderr);
+    print_usage(stderr, c);
+    fprintf(stderr, "Try 'tb2-bake %s --help'.\n", c->name);
+    return EXIT_USAGE;
 }
 
 static int overview(bool wanted)
 {
     FILE *to = wanted ? stdout : stderr;
     fputs("usage: tb2-bake --tasks-dir DIR (--all | --tasks NAME,...) [options]\n"
-          "       tb2-bake COMMAND [options] [arguments]\n\ncommands:\n",
+          "       tb2-bake COMMAND [options] [arguments]\n"
+          "       tb2-bake --version\n\ncommands:\n",
           to);
     for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
         fprintf(to, "  %-8s %.*s\n", commands[i]->name, (int)strcspn(commands[i]->summary, "\n"),
@@ -142,9 +167,8 @@ static int overview(bool wanted)
 
 int report_error(const struct err *e)
 {
-    fprintf(stderr, "tb2-bake: %s\n", e->text);
-    if (e->hint[0])
-        fprintf(stderr, "  %s\n", e->hint);
+    fputs("tb2-bake: ", stderr);
+    show_error(stderr, "", e);
     if (e->class == ERR_INPUT)
         return EXIT_USAGE;
     if (e->class == ERR_BUSY)
@@ -157,6 +181,15 @@ int open_store(struct store **out, const struct global_options *g, struct err *e
     return store_open(out, g->store_path, e);
 }
 
+int open_existing_store(struct store **out, const struct global_options *g, struct err *e)
+{
+    if (!file_exists(AT_FDCWD, g->store_path)) {
+        err_set(e, ERR_NOTFOUND, "there is no store at %s", g->store_path);
+        return err_hint(e, "a bake makes it; --store DIR names another");
+    }
+    return open_store(out, g, e);
+}
+
 static const struct command *find_command(const char *name)
 {
     for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
@@ -166,25 +199,38 @@ static const struct command *find_command(const char *name)
     return NULL;
 }
 
+bool is_command(const char *name)
+{
+    return find_command(name) != NULL;
+}
+
 static int dispatch(struct global_options *g, int argc, char **argv)
 {
+    static char name[] = "tb2-bake"; /* for getopt's messages */
     if (argc < 2)
         return overview(false);
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0)
+    const char *word = argv[1];
+    bool asks = strcmp(word, "help") == 0;
+    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || (asks && argc == 2))
         return overview(true);
-    if (strcmp(argv[1], "--version") == 0) {
+    if (strcmp(word, "--version") == 0) {
         puts("tb2-bake " TB2_VERSION);
         return EXIT_ALL_READY;
     }
     /* Without a command word the line is a bake, as the script that this program replaces. */
-    if (argv[1][0] == '-')
+    if (word[0] == '-') {
+        argv[0] = name;
         return command_bake.run(g, argc, argv);
-    const struct command *c = find_command(argv[1]);
+    }
+    if (asks)
+        word = argv[2];
+    const struct command *c = find_command(word);
     if (!c) {
-        fprintf(stderr, "tb2-bake: there is no command '%s'\n\n", argv[1]);
+        fprintf(stderr, "tb2-bake: there is no command '%s'\n\n", word);
         return overview(false);
     }
-    return c->run(g, argc - 1, argv + 1);
+    argv[1] = name;
+    return asks ? help(c) : c->run(g, argc - 1, argv + 1);
 }
 
 int main(int argc, char **argv)

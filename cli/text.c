@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Sizes, durations, log messages and JSON as people and machines read them. */
+/* Sizes, durations, foreign text, log messages and JSON as people and machines read them. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "cli/cmd.h"
@@ -36,11 +37,83 @@ const char *print_duration(int64_t ms, char text[SIZE_TEXT_MAX])
     return text;
 }
 
+/* Bytes of the UTF-8 character at `text`; 0 for what is none. */
+static size_t character_len(const unsigned char *text)
+{
+    size_t len = text[0] < 0x80   ? 1
+                 : text[0] < 0xc2 ? 0
+                 : text[0] < 0xe0 ? 2
+                 : text[0] < 0xf0 ? 3
+                                  : 4;
+    if (text[0] > 0xf4)
+        return 0;
+    for (size_t i = 1; i < len; i++) {
+        if ((text[i] & 0xc0) != 0x80) /* the end of the text is none either */
+            return 0;
+    }
+    return len;
+}
+
+void text_harmless(char *to, size_t to_len, const char *text)
+{
+    const unsigned char *at = (const unsigned char *)text;
+    size_t len = 0;
+    while (*at) {
+        size_t n = character_len(at);
+        bool control = n <= 1 ? n == 0 || *at < 0x20 || *at == 0x7f : at[0] == 0xc2 && at[1] < 0xa0;
+        if (len + (control ? 1 : n) >= to_len)
+            break;
+        if (control)
+            to[len++] = ' ';
+        for (size_t i = 0; !control && i < n; i++)
+            to[len++] = (char)at[i];
+        at += n ? n : 1;
+    }
+    to[len] = 0;
+}
+
+size_t text_fit(const char *text, size_t columns, size_t *width)
+{
+    const unsigned char *at = (const unsigned char *)text;
+    size_t len = 0;
+    *width = 0;
+    while (at[len]) {
+        size_t n = character_len(at + len);
+        size_t wide = n > 2 ? 2 : 1; /* some of three bytes take one; too much never wraps */
+        if (*width + wide > columns)
+            break;
+        *width += wide;
+        len += n ? n : 1;
+    }
+    return len;
+}
+
+static void print_lines(FILE *to, const char *indent, const char *text)
+{
+    const char *further = "";
+    while (*text) {
+        size_t len = strcspn(text, "\n");
+        char line[ERR_TEXT_MAX];
+        snprintf(line, sizeof(line), "%.*s", (int)len, text);
+        char shown[ERR_TEXT_MAX];
+        text_harmless(shown, sizeof(shown), line);
+        fprintf(to, "%s%s%s\n", indent, further, shown);
+        text += len + (text[len] == '\n');
+        further = "  ";
+    }
+}
+
+void show_error(FILE *to, const char *indent, const struct err *e)
+{
+    print_lines(to, indent, e->text);
+    if (e->hint[0])
+        fprintf(to, "%s  %s\n", indent, e->hint);
+}
+
 void print_log(void *ctx, enum log_level level, const char *module, const char *message)
 {
     static const char *const names[] = {"error", "warning", "note", "debug"};
-    (void)ctx;
-    fprintf(stderr, "%s: %s: %s\n", names[level], module, message);
+    fprintf(ctx ? ctx : stderr, "%s: %s: %s\n", names[level], module, message);
 }
 
 void log_to_stderr(bool verbose)

@@ -7,6 +7,7 @@
  */
 #include "cli/ui.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +21,13 @@
 #include "base/mem.h"
 #include "cli/cmd.h"
 
-enum { REDRAW_MS = 200, ROWS_MAX = 64, OUTPUT_SHOWN_MAX = 256 };
+enum {
+    REDRAW_MS = 200,
+    ROWS_MAX = 64,
+    OUTPUT_SHOWN_MAX = 256,
+    NAME_WIDTH = 32,
+    NAME_WIDTH_MIN = 8
+};
 
 struct row {
     const struct bake_task_result *result; /* only to be looked into within its own events */
@@ -36,6 +43,7 @@ struct row {
 struct ui {
     enum ui_mode mode;
     bool verbose;
+    FILE *out; /* stderr; buffered with UI_LIVE, so that a frame is one write */
     pthread_mutex_t lock;
     pthread_cond_t stop_cond;
     pthread_t drawer;
@@ -43,6 +51,7 @@ struct ui {
     bool stop;
     struct row rows[ROWS_MAX];
     size_t row_count;
+    size_t drawn_widths[ROWS_MAX + 1]; /* columns of each line of the block, as it was drawn */
     size_t drawn_lines;
     size_t tasks;
     size_t finished;
@@ -52,17 +61,10 @@ struct ui {
 
 /* ---- The live block ---- */
 
-static void erase_block(struct ui *u)
-{
-    if (u->drawn_lines > 0)
-        fprintf(stderr, "\x1b[%zuA\r\x1b[J", u->drawn_lines);
-    u->drawn_lines = 0;
-}
-
-static size_t terminal_size(size_t *columns)
+static size_t terminal_size(int fd, size_t *columns)
 {
     struct winsize w = {0};
-    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &w) < 0 || w.ws_col == 0) {
+    if (ioctl(fd, TIOCGWINSZ, &w) < 0 || w.ws_col == 0) {
         *columns = 80;
         return 24;
     }
@@ -70,14 +72,27 @@ static size_t terminal_size(size_t *columns)
     return w.ws_row;
 }
 
+/* A terminal that became narrower has wrapped the lines of the block. */
+static void erase_block(struct ui *u)
+{
+    if (u->drawn_lines == 0)
+        return;
+    size_t columns;
+    terminal_size(STDERR_FILENO, &columns);
+    size_t rows = 0;
+    for (size_t i = 0; i < u->drawn_lines; i++)
+        rows += u->drawn_widths[i] > columns ? (u->drawn_widths[i] + columns - 1) / columns : 1;
+    fprintf(u->out, "\x1b[%zuA\r\x1b[J", rows);
+    u->drawn_lines = 0;
+}
+
 /* Prints text cut to the terminal's width, so that a line never wraps. */
 static void draw_line(struct ui *u, const char *text, size_t columns)
 {
-    size_t len = strlen(text);
-    if (len >= columns)
-        len = columns > 0 ? columns - 1 : 0;
-    fprintf(stderr, "%.*s\n", (int)len, text);
-    u->drawn_lines++;
+    size_t width;
+    size_t len = text_fit(text, columns > 0 ? columns - 1 : 0, &width);
+    fprintf(u->out, "%.*s\n", (int)len, text);
+    u->drawn_widths[u->drawn_lines++] = width;
 }
 
 static void draw_row(struct ui *u, const struct row *r, int64_t now_ms, size_t columns)
@@ -91,16 +106,20 @@ static void draw_row(struct ui *u, const struct row *r, int64_t now_ms, size_t c
                  print_size(r->total, total));
     else if (r->stage == STAGE_STEPS)
         snprintf(detail, sizeof(detail), "%s", r->output);
+    /* Two columns further right than a finished task; narrower where the time would not fit. */
+    int name_width = NAME_WIDTH - 2;
+    if (columns < NAME_WIDTH + 24)
+        name_width = columns > 24 + NAME_WIDTH_MIN ? (int)columns - 24 : NAME_WIDTH_MIN;
     char line[OUTPUT_SHOWN_MAX + 128];
-    snprintf(line, sizeof(line), "  %-32.32s %-9s %8s  %s", r->task, bake_stage_name(r->stage),
-             print_duration(now_ms - r->stage_start_ms, time), detail);
+    snprintf(line, sizeof(line), "  %-*.*s %-9s %8s  %s", name_width, name_width, r->task,
+             bake_stage_name(r->stage), print_duration(now_ms - r->stage_start_ms, time), detail);
     draw_line(u, line, columns);
 }
 
 static void draw_block(struct ui *u)
 {
     size_t columns;
-    size_t lines = terminal_size(&columns);
+    size_t lines = terminal_size(STDERR_FILENO, &columns);
     int64_t now_ms = clock_ms();
     size_t shown = u->row_count;
     if (shown + 2 > lines)
@@ -109,10 +128,14 @@ static void draw_block(struct ui *u)
         draw_row(u, &u->rows[i], now_ms, columns);
     char time[SIZE_TEXT_MAX];
     char line[160];
-    snprintf(line, sizeof(line), "%zu of %zu done, %zu failed, %zu running, %s", u->finished,
-             u->tasks, u->failed, u->row_count, print_duration(now_ms - u->start_ms, time));
+    print_duration(now_ms - u->start_ms, time);
+    if (u->tasks == 0)
+        snprintf(line, sizeof(line), "preparing, %s", time);
+    else
+        snprintf(line, sizeof(line), "%zu of %zu done, %zu failed, %zu running, %s", u->finished,
+                 u->tasks, u->failed, u->row_count, time);
     draw_line(u, line, columns);
-    fflush(stderr);
+    fflush(u->out);
 }
 
 static void *draw_thread(void *self)
@@ -132,7 +155,7 @@ static void *draw_thread(void *self)
         pthread_cond_timedwait(&u->stop_cond, &u->lock, &until);
     }
     erase_block(u);
-    fflush(stderr);
+    fflush(u->out);
     pthread_mutex_unlock(&u->lock);
     return NULL;
 }
@@ -159,27 +182,35 @@ static void drop_row(struct ui *u, struct row *r)
     u->row_count--;
 }
 
-/* Text from a guest goes to a terminal: control characters could drive it. */
-static void copy_harmless(char *to, size_t to_len, const char *text)
+static bool is_good(const struct bake_task_result *r)
 {
-    size_t len = 0;
-    for (; text[len] && len + 1 < to_len; len++)
-        to[len] = (unsigned char)text[len] < 0x20 || text[len] == 0x7f ? ' ' : text[len];
-    to[len] = 0;
+    return r->outcome == OUTCOME_READY || r->outcome == OUTCOME_UNCHANGED;
 }
 
-static void print_finished(const struct row *r)
+/* What the last column says: the alias of a template, or where a task ended without one. */
+static const char *last_column(const struct bake_task_result *r, char *text, size_t len)
+{
+    if (is_good(r))
+        return r->alias ? r->alias : "";
+    bool begun = r->outcome != OUTCOME_CANCELLED || r->stage != STAGE_PLAN;
+    if (begun)
+        snprintf(text, len, "(in %s)", bake_stage_name(r->stage));
+    else
+        snprintf(text, len, "(not begun)");
+    return text;
+}
+
+static void print_finished(const struct ui *u, const struct row *r)
 {
     const struct bake_task_result *result = r->result;
     char time[SIZE_TEXT_MAX];
+    char last[SIZE_TEXT_MAX];
     print_duration(clock_ms() - r->task_start_ms, time);
-    fprintf(stderr, "%-32s %-9s %8s  %s\n", result->task, bake_outcome_name(result->outcome), time,
-            result->alias ? result->alias : "");
+    fprintf(u->out, "%-*s %-9s %8s  %s\n", NAME_WIDTH, result->task,
+            bake_outcome_name(result->outcome), time, last_column(result, last, sizeof(last)));
     if (result->outcome != OUTCOME_FAILED)
         return;
-    fprintf(stderr, "  %s\n", result->err.text);
-    if (result->err.hint[0])
-        fprintf(stderr, "  %s\n", result->err.hint);
+    show_error(u->out, "  ", &result->err);
 }
 
 static void note_finished(struct ui *u, struct row *r)
@@ -187,7 +218,8 @@ static void note_finished(struct ui *u, struct row *r)
     u->finished++;
     if (r->result->outcome == OUTCOME_FAILED)
         u->failed++;
-    print_finished(r);
+    if (r->result->outcome != OUTCOME_CANCELLED || r->stage_start_ms)
+        print_finished(u, r);
     drop_row(u, r);
 }
 
@@ -206,16 +238,16 @@ static void take_event(struct ui *u, const struct bake_event *event)
         r->stage_start_ms = clock_ms();
         r->output[0] = 0;
         if (u->mode == UI_PLAIN)
-            fprintf(stderr, "%s: %s\n", r->task, bake_stage_name(r->stage));
+            fprintf(u->out, "%s: %s\n", r->task, bake_stage_name(r->stage));
         break;
     case EVENT_PROGRESS:
         r->done = event->done;
         r->total = event->total;
         break;
     case EVENT_OUTPUT:
-        copy_harmless(r->output, sizeof(r->output), event->text);
+        text_harmless(r->output, sizeof(r->output), event->text);
         if (u->verbose && u->mode == UI_PLAIN)
-            fprintf(stderr, "%s: | %s\n", r->task, r->output);
+            fprintf(u->out, "%s: | %s\n", r->task, r->output);
         break;
     case EVENT_TASK_FINISHED:
         note_finished(u, r);
@@ -247,6 +279,7 @@ void ui_event(void *ui, const struct bake_event *event)
     if (event->kind == EVENT_TASK_FINISHED)
         erase_block(u);
     take_event(u, event);
+    fflush(u->out);
     pthread_mutex_unlock(&u->lock);
 }
 
@@ -255,7 +288,8 @@ static void log_line(void *ctx, enum log_level level, const char *module, const 
     struct ui *u = ctx;
     pthread_mutex_lock(&u->lock);
     erase_block(u);
-    print_log(NULL, level, module, message);
+    print_log(u->out, level, module, message);
+    fflush(u->out);
     pthread_mutex_unlock(&u->lock);
 }
 
@@ -265,6 +299,15 @@ int ui_new(struct ui **out, enum ui_mode mode, bool verbose, struct err *e)
     if (!u)
         return err_nomem(e, "progress view");
     u->mode = mode;
+    u->out = stderr;
+    if (mode == UI_LIVE) {
+        int fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+        FILE *own = fd >= 0 ? fdopen(fd, "w") : NULL;
+        if (own)
+            u->out = own;
+        else if (fd >= 0)
+            close(fd);
+    }
     u->verbose = verbose;
     u->start_ms = clock_ms();
     pthread_mutex_init(&u->lock, NULL);
@@ -288,6 +331,8 @@ void ui_free(struct ui *u)
         pthread_mutex_unlock(&u->lock);
         pthread_join(u->drawer, NULL);
     }
+    if (u->out != stderr)
+        fclose(u->out);
     pthread_cond_destroy(&u->stop_cond);
     pthread_mutex_destroy(&u->lock);
     free(u);
@@ -295,27 +340,55 @@ void ui_free(struct ui *u)
 
 /* ---- The table at the end ---- */
 
-static int64_t sum_stages(const struct bake_task_result *r, enum bake_stage from,
-                          enum bake_stage to)
+/* How long the stages took together; "-" when none of them began. */
+static const char *print_stages(const struct bake_task_result *r, enum bake_stage from,
+                                enum bake_stage to, char text[SIZE_TEXT_MAX])
 {
     int64_t sum = 0;
     for (int i = (int)from; i <= (int)to; i++)
         sum += r->stage_ms[i];
-    return sum;
+    if (sum == 0 && (r->outcome == OUTCOME_UNCHANGED || r->stage < from))
+        return "-";
+    return print_duration(sum, text);
 }
 
-static void print_task(const struct bake_task_result *r, int task_width)
+/* Widths of the table; a terminal too narrow for all columns gets those without which it says nothing. */
+struct table {
+    int task_width;
+    bool all_columns;
+};
+
+enum { TABLE_STAGES_WIDTH = 4 * 10, TABLE_REST_WIDTH = 2 + 9 + 2 + 8 + 2 };
+
+static struct table lay_out(const struct bake_report *r)
 {
-    char columns[5][SIZE_TEXT_MAX];
-    print_duration(sum_stages(r, STAGE_RESOLVE, STAGE_PULL), columns[0]);
-    print_duration(sum_stages(r, STAGE_INGEST, STAGE_ASSEMBLE), columns[1]);
-    print_duration(sum_stages(r, STAGE_BOOT, STAGE_READY), columns[2]);
-    print_duration(sum_stages(r, STAGE_SNAPSHOT, STAGE_PROVE), columns[3]);
-    print_duration(sum_stages(r, STAGE_PLAN, STAGE_REGISTER), columns[4]);
-    bool good = r->outcome == OUTCOME_READY || r->outcome == OUTCOME_UNCHANGED;
-    printf("%-*s  %-9s  %8s  %8s  %8s  %8s  %8s  %s\n", task_width, r->task,
-           bake_outcome_name(r->outcome), columns[0], columns[1], columns[2], columns[3],
-           columns[4], good && r->alias ? r->alias : bake_stage_name(r->stage));
+    struct table t = {.task_width = 4, .all_columns = true};
+    size_t alias_width = 5;
+    for (size_t i = 0; i < r->count; i++) {
+        int len = (int)strlen(r->results[i].task);
+        t.task_width = len > t.task_width ? len : t.task_width;
+        size_t alias = r->results[i].alias ? strlen(r->results[i].alias) : 0;
+        alias_width = alias > alias_width ? alias : alias_width;
+    }
+    size_t columns;
+    terminal_size(STDOUT_FILENO, &columns);
+    if (isatty(STDOUT_FILENO))
+        t.all_columns =
+            columns >= (size_t)t.task_width + TABLE_STAGES_WIDTH + TABLE_REST_WIDTH + alias_width;
+    return t;
+}
+
+static void print_task(const struct bake_task_result *r, const struct table *t)
+{
+    char columns[6][SIZE_TEXT_MAX];
+    printf("%-*s  %-9s  ", t->task_width, r->task, bake_outcome_name(r->outcome));
+    if (t->all_columns)
+        printf("%8s  %8s  %8s  %8s  ", print_stages(r, STAGE_RESOLVE, STAGE_PULL, columns[0]),
+               print_stages(r, STAGE_INGEST, STAGE_ASSEMBLE, columns[1]),
+               print_stages(r, STAGE_BOOT, STAGE_READY, columns[2]),
+               print_stages(r, STAGE_SNAPSHOT, STAGE_PROVE, columns[3]));
+    printf("%8s  %s\n", print_stages(r, STAGE_PLAN, STAGE_REGISTER, columns[4]),
+           last_column(r, columns[5], sizeof(columns[5])));
 }
 
 static void print_failures(const struct bake_report *r)
@@ -324,9 +397,8 @@ static void print_failures(const struct bake_report *r)
         const struct bake_task_result *result = &r->results[i];
         if (result->outcome != OUTCOME_FAILED)
             continue;
-        printf("\n%s\n", result->err.text);
-        if (result->err.hint[0])
-            printf("  %s\n", result->err.hint);
+        putchar('\n');
+        show_error(stdout, "", &result->err);
     }
 }
 
@@ -334,17 +406,16 @@ void ui_report(const struct bake_report *r, enum ui_mode mode)
 {
     if (mode == UI_JSON)
         return;
-    int task_width = 4;
     size_t counts[OUTCOME_CANCELLED + 1] = {0};
-    for (size_t i = 0; i < r->count; i++) {
-        int len = (int)strlen(r->results[i].task);
-        task_width = len > task_width ? len : task_width;
-        counts[r->results[i].outcome]++;
-    }
-    printf("%-*s  %-9s  %8s  %8s  %8s  %8s  %8s  %s\n", task_width, "TASK", "OUTCOME", "PULL",
-           "DISK", "WARM", "SNAPSHOT", "TOTAL", "ALIAS");
     for (size_t i = 0; i < r->count; i++)
-        print_task(&r->results[i], task_width);
+        counts[r->results[i].outcome]++;
+    const struct table t = lay_out(r);
+    printf("%-*s  %-9s  ", t.task_width, "TASK", "OUTCOME");
+    if (t.all_columns)
+        printf("%8s  %8s  %8s  %8s  ", "PULL", "DISK", "WARM", "SNAPSHOT");
+    printf("%8s  %s\n", "TOTAL", "ALIAS");
+    for (size_t i = 0; i < r->count; i++)
+        print_task(&r->results[i], &t);
     print_failures(r);
     char time[SIZE_TEXT_MAX];
     char pulled[SIZE_TEXT_MAX];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The alias under which a trainer looks a template up. The rule is the trainer's, not ours, and is
- * written in Python: slugs go through its str.lower, resources appear as it prints a list. What it hashes
- * is the image's tag text, so an image moved under its tag keeps its alias; template keys do not rely
- * on it.
+ * written in Python: slugs go through its str.lower, resources appear as it prints a list. What it
+ * hashes is the image's tag text, so an image moved under its tag keeps its alias; template keys do
+ * not rely on it.
  */
 #include "manifests/internal.h"
 

@@ -7,6 +7,7 @@
 #define TB2_MANIFESTS_INTERNAL_H
 
 #include "base/buf.h"
+#include "base/text.h"
 #include "manifests/manifest.h"
 
 /* ---- TOML: scanner (toml_scan.c) ---------------------------------------------------------- */
@@ -51,6 +52,9 @@ void toml_scan_newline(struct toml_scan *s); /* steps over LF or CRLF */
 void toml_scan_blank(struct toml_scan *s);   /* spaces and tabs */
 void toml_scan_comment(struct toml_scan *s); /* a comment, if one starts here, up to its newline */
 void toml_scan_space(struct toml_scan *s);   /* blanks, comments and newlines */
+
+/* Value of a digit up to base 16; INT_MAX for anything else. */
+int toml_digit_value(int byte);
 
 /* What stands here, for messages: "end of line", "'x'"; returns `text`. */
 enum { TOML_SHOW_MAX = 32 };
@@ -163,15 +167,13 @@ int node_port(uint16_t *out, const char *path, const char *key, const struct nod
 /* A list of at least one text, NULL-terminated; free with argv_free. */
 int node_argv(char ***out, const char *path, const char *key, const struct node *node,
               struct err *e) MUST_USE;
-/* A mapping of names to texts, sorted by name. Values may be empty if quoted. Free with env_free. */
+/* A mapping of names to texts, sorted by name. Values may be empty if quoted. Free with
+ * env_free. */
 int node_env(struct env_pair **out, size_t *count, const char *path, const struct node *node,
              struct err *e) MUST_USE;
 void argv_free(char **argv);
 
 /* ---- Helpers (text.c) ---------------------------------------------------------------------- */
-
-/* Bytes of the UTF-8 character that starts at `at`, 0 if it is none (RFC 3629, section 4). */
-size_t utf8_len(const uint8_t *at, size_t left);
 
 /* Text from a file as it may stand in a message: control characters as '?', long text cut. */
 enum { TEXT_SHOW_MAX = 64 };

@@ -45,8 +45,8 @@ const struct toml *toml_get(const struct toml *table, const char *key);
 size_t toml_length(const struct toml *t); /* members or elements; 0 for scalars */
 const char *toml_key_at(const struct toml *table, size_t index);
 const struct toml *toml_at(const struct toml *t, size_t index);
-/* Text of a string, which may hold NUL, or of a date-time in RFC 3339 spelling; NULL for other types.
- * `len` may be NULL. */
+/* Text of a string, which may hold NUL, or of a date-time in RFC 3339 spelling; NULL for other
+ * types. `len` may be NULL. */
 const char *toml_string(const struct toml *t, size_t *len);
 int64_t toml_integer(const struct toml *t);
 double toml_float(const struct toml *t);
@@ -75,15 +75,16 @@ struct task {
     bool allow_internet;       /* default true */
     struct env_pair *env;      /* [environment.env], sorted by name */
     size_t env_count;
-    /* Names in [environment.env] whose value is "${NAME}" or "${NAME:-default}", sorted: meant to come
-     * from the host of an episode, so they are left out of `env` and of every template. */
+    /* Names in [environment.env] whose value is "${NAME}" or "${NAME:-default}", sorted: meant to
+     * come from the host of an episode, so they are left out of `env` and of every template. */
     char **host_env;
     size_t host_env_count;
 };
 
 /*
  * Reads DIRECTORY/task.toml. ERR_INPUT (with file, line and column where there is one) when it is
- * broken or has no docker_image; ERR_UNSUPPORTED when it asks for GPUs.
+ * broken or has no docker_image; ERR_UNSUPPORTED when it asks for GPUs or another system than
+ * Linux; ERR_NOTFOUND when there is none.
  */
 int task_load(struct task **out, const char *directory, struct err *e) MUST_USE;
 /* The same from text; `name` is the task's name, `path` stands in errors. */

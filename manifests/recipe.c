@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Recipe YAML to struct recipe (docs/formats/recipe.md). Each kind of mapping has one table of its keys;
- * what a table does not name is an error at its line, so that a misspelt key cannot be lost.
+ * Recipe YAML to struct recipe (docs/formats/recipe.md). Each kind of mapping has one table of its
+ * keys; what a table does not name is an error at its line, so that a misspelt key cannot be lost.
  */
 #include "manifests/internal.h"
 

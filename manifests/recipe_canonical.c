@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The part of a recipe that decides what a finished template holds. The name and the limits on time are
- * not in it: they decide whether a bake succeeds, not what it makes.
+ * The part of a recipe that decides what a finished template holds. The name and the limits on time
+ * are not in it: they decide whether a bake succeeds, not what it makes.
  */
 #include "manifests/internal.h"
 

@@ -2,13 +2,14 @@
 /*
  * Characters, blanks, strings and keys of TOML 1.0.0.
  *
- * The text is judged once, up front, for what holds everywhere: UTF-8, no control characters but tab
- * and newline, CR only in CRLF. After that every function works on bytes and needs to look at
+ * The text is judged once, up front, for what holds everywhere: UTF-8, no control characters but
+ * tab and newline, CR only in CRLF. After that every function works on bytes and needs to look at
  * ASCII only. Every step goes through toml_scan_skip, which keeps line and column, so that an error
  * can say where it is without reading the text again.
  */
 #include "manifests/internal.h"
 
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -41,6 +42,17 @@ void toml_scan_skip(struct toml_scan *s, size_t count)
             s->place.column++;
         }
     }
+}
+
+int toml_digit_value(int byte)
+{
+    if (byte >= '0' && byte <= '9')
+        return byte - '0';
+    if (byte >= 'a' && byte <= 'f')
+        return byte - 'a' + 10;
+    if (byte >= 'A' && byte <= 'F')
+        return byte - 'A' + 10;
+    return INT_MAX;
 }
 
 /* Checks the character at the reader; *len is its size. */
@@ -133,17 +145,6 @@ const char *toml_scan_show(const struct toml_scan *s, char text[TOML_SHOW_MAX])
 
 /* ---- Strings ------------------------------------------------------------------------------- */
 
-static int hex_value(int byte)
-{
-    if (byte >= '0' && byte <= '9')
-        return byte - '0';
-    if (byte >= 'a' && byte <= 'f')
-        return byte - 'a' + 10;
-    if (byte >= 'A' && byte <= 'F')
-        return byte - 'A' + 10;
-    return -1;
-}
-
 static int add_code_point(struct buf *out, uint32_t code, struct err *e)
 {
     uint8_t bytes[4];
@@ -163,8 +164,8 @@ static int scan_unicode_escape(struct toml_scan *s, struct buf *out, size_t digi
 {
     uint32_t code = 0;
     for (size_t i = 0; i < digits; i++) {
-        int value = hex_value(toml_scan_peek(s, 0));
-        if (value < 0)
+        int value = toml_digit_value(toml_scan_peek(s, 0));
+        if (value > 15)
             return toml_scan_fail(s, start, e, "the escape needs %zu hexadecimal digits", digits);
         code = code << 4 | (uint32_t)value;
         toml_scan_skip(s, 1);

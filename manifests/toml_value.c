@@ -29,23 +29,13 @@ static bool is_word(int byte)
 
 /* ---- Numbers ------------------------------------------------------------------------------- */
 
-static int digit_value(char c)
-{
-    if (is_digit(c))
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F')
-        return c - 'A' + 10;
-    return 99;
-}
-
 /* Length of a run of digits of `base` in which each underscore stands between two digits. */
 static size_t digits_len(const char *text, int base)
 {
     size_t len = 0;
-    while (digit_value(text[len]) < base || (len > 0 && text[len] == '_' && text[len - 1] != '_' &&
-                                             digit_value(text[len + 1]) < base))
+    while (toml_digit_value(text[len]) < base ||
+           (len > 0 && text[len] == '_' && text[len - 1] != '_' &&
+            toml_digit_value(text[len + 1]) < base))
         len++;
     return len;
 }
@@ -57,7 +47,7 @@ static bool digits_value(const char *text, size_t len, unsigned base, uint64_t l
     for (size_t i = 0; i < len; i++) {
         if (text[i] == '_')
             continue;
-        uint64_t digit = (uint64_t)digit_value(text[i]);
+        uint64_t digit = (uint64_t)toml_digit_value(text[i]);
         if (value > (limit - digit) / base)
             return false;
         value = value * base + digit;

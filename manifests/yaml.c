@@ -3,9 +3,9 @@
  * YAML events to a tree with line and column: the only file that includes libyaml.
  *
  * Recipes need mappings, lists and text. What else YAML has is refused by name rather than half
- * supported: anchors and aliases (a short file could expand to a huge one), tags, several documents,
- * keys that are not scalars. Depth, nodes and keys are bounded; the stack below holds the open
- * collections, so nothing recurses while reading.
+ * supported: anchors and aliases (a short file could expand to a huge one), tags, several
+ * documents, keys that are not scalars. Depth, nodes and keys are bounded; the stack below holds
+ * the open collections, so nothing recurses while reading.
  */
 #include "manifests/internal.h"
 

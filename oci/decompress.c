@@ -21,7 +21,7 @@
 #include "base/mem.h"
 #include "oci/internal.h"
 
-enum { INPUT_LEN = 128 << 10, OUTPUT_LEN = 256 << 10 };
+enum { INPUT_LEN = 128 << 10, OUTPUT_LEN = 256 << 10, MAGIC_LEN = 5 /* of the longest: xz */ };
 
 struct oci_stream {
     const struct source *blob;
@@ -57,16 +57,15 @@ void oci_stream_free(struct oci_stream *s)
     free(s);
 }
 
-/* Makes sure that there is unread input, unless the blob is at its end. */
-static int fill(struct oci_stream *s, struct err *e)
+/* Adds more of the blob behind the input that is there. */
+static int read_more(struct oci_stream *s, struct err *e)
 {
-    if (s->input_at < s->input_len || s->off == s->blob->size)
-        return 0;
     int rc = cancel_check(s->cancel, e);
     if (rc < 0)
         return rc;
     size_t got = 0;
-    rc = s->blob->read(s->blob->self, s->off, s->input, INPUT_LEN, &got, e);
+    rc = s->blob->read(s->blob->self, s->off, s->input + s->input_len, INPUT_LEN - s->input_len,
+                       &got, e);
     if (rc < 0)
         return rc;
     if (got > s->blob->size - s->off)
@@ -74,11 +73,20 @@ static int fill(struct oci_stream *s, struct err *e)
     if (got == 0)
         return err_set(e, ERR_DIGEST, "the blob ends after %llu of %llu bytes",
                        (unsigned long long)s->off, (unsigned long long)s->blob->size);
-    hasher_add(s->blob_hasher, s->input, got);
+    hasher_add(s->blob_hasher, s->input + s->input_len, got);
     s->off += got;
-    s->input_at = 0;
-    s->input_len = got;
+    s->input_len += got;
     return 0;
+}
+
+/* Makes sure that there is unread input, unless the blob is at its end. */
+static int fill(struct oci_stream *s, struct err *e)
+{
+    if (s->input_at < s->input_len || s->off == s->blob->size)
+        return 0;
+    s->input_at = 0;
+    s->input_len = 0;
+    return read_more(s, e);
 }
 
 static bool input_is_empty(const struct oci_stream *s)
@@ -118,19 +126,19 @@ static bool starts_with(const struct oci_stream *s, const char *magic, size_t le
 
 static int detect(struct oci_stream *s, struct err *e)
 {
-    int rc = fill(s, e);
-    if (rc < 0)
-        return rc;
+    /* A source may hand out less than it is asked for. */
+    while (s->input_len < MAGIC_LEN && s->off < s->blob->size) {
+        int rc = read_more(s, e);
+        if (rc < 0)
+            return rc;
+    }
     bool skippable = s->input_len >= 4 && (s->input[0] & 0xf0) == 0x50 &&
                      memcmp(s->input + 1, "\x2a\x4d\x18", 3) == 0;
     if (starts_with(s, "\x1f\x8b", 2))
         s->compression = OCI_GZIP;
     else if (skippable || starts_with(s, "\x28\xb5\x2f\xfd", 4))
         s->compression = OCI_ZSTD;
-    else if (starts_with(s, "BZh", 3) || starts_with(s,
-                                                     "\xfd"
-                                                     "7zXZ",
-                                                     5))
+    else if (starts_with(s, "BZh", 3) || starts_with(s, "\xfd\x37zXZ", MAGIC_LEN))
         return err_set(e, ERR_UNSUPPORTED,
                        "the layer is compressed with %s; OCI layers are plain, "
                        "gzip or zstd",

@@ -27,9 +27,6 @@ int oci_descriptor_read(struct oci_descriptor *out, const struct json *j, struct
         return -(int)e->class;
     if (digest_parse(&d.digest, text, e) < 0)
         return err_in(e, "digest \"%.100s\"", text);
-    if (d.size > INT64_MAX)
-        return err_set(e, ERR_CORRUPT, "%.100s: a size of %llu bytes", text,
-                       (unsigned long long)d.size);
     d.media_type = mem_strdup(type ? type : "");
     if (!d.media_type)
         return err_nomem(e, "descriptor");

@@ -4,8 +4,9 @@
 
 #include "oci/internal.h"
 
-/* Room for one line: every byte of path and target escaped, and the attributes in hex. */
-#define LINE_CEILING (8 * LIMIT_PATH + 4 * LIMIT_XATTRS + 4096)
+/* Room for one line: every byte of path and target escaped; of an attribute, whose name has at
+ * least one byte, the name escaped, the value in hex and " xattr=:". */
+#define LINE_CEILING (8 * LIMIT_PATH + (4 + 8) * LIMIT_XATTRS + 4096)
 
 static int add_path(const struct oci_tree *t, size_t index, struct buf *line, struct err *e)
 {

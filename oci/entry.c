@@ -83,7 +83,11 @@ static bool is_dots(const char *name, size_t len)
     return (len == 1 && name[0] == '.') || (len == 2 && name[0] == '.' && name[1] == '.');
 }
 
-/* Appends one component to the `*len` bytes at `out`, or takes one away for "..". */
+/*
+ * Appends one component to the `*len` bytes at `out` (room for LIMIT_PATH), or takes one away for
+ * "..". A path that is too long on its way is refused even if ".." would shorten it again: what can
+ * be walked back is bounded, and so is the work.
+ */
 static int clean_component(char *out, size_t *len, const char *name, size_t name_len, struct err *e)
 {
     if (name_len == 0 || (name_len == 1 && name[0] == '.'))
@@ -99,7 +103,11 @@ static int clean_component(char *out, size_t *len, const char *name, size_t name
     if (name_len > OCI_MAX_NAME)
         return err_set(e, ERR_LIMIT, "a name of %zu bytes, at most %d can be stored", name_len,
                        OCI_MAX_NAME);
-    if (*len > 0)
+    size_t slash = *len > 0 ? 1 : 0;
+    if (*len + slash + name_len >= LIMIT_PATH)
+        return err_set(e, ERR_LIMIT, "a path of %zu bytes or more, at most %zu can be stored",
+                       *len + slash + name_len, LIMIT_PATH - 1);
+    if (slash > 0)
         out[(*len)++] = '/';
     memcpy(out + *len, name, name_len);
     *len += name_len;
@@ -108,12 +116,9 @@ static int clean_component(char *out, size_t *len, const char *name, size_t name
 
 static int clean_path(char **out, const char *raw, struct err *e)
 {
-    size_t raw_len = strlen(raw);
-    AUTO_FREE char *path = mem_zalloc(raw_len + 2);
-    if (!path)
-        return err_nomem(e, "path");
+    char path[LIMIT_PATH];
     size_t len = 0;
-    for (const char *at = raw; at < raw + raw_len;) {
+    for (const char *at = raw; *at != 0;) {
         size_t name_len = strcspn(at, "/");
         int rc = clean_component(path, &len, at, name_len, e);
         if (rc < 0)
@@ -122,12 +127,8 @@ static int clean_path(char **out, const char *raw, struct err *e)
         if (*at == '/')
             at++;
     }
-    path[len] = 0;
-    if (len >= LIMIT_PATH)
-        return err_set(e, ERR_LIMIT, "a path of %zu bytes, at most %zu can be stored", len,
-                       LIMIT_PATH - 1);
-    *out = MOVE(path);
-    return 0;
+    *out = mem_strndup(path, len);
+    return *out ? 0 : err_nomem(e, "path");
 }
 
 static bool has_prefix(const char *text, const char *prefix)

@@ -38,7 +38,8 @@ int oci_descriptor_read(struct oci_descriptor *out, const struct json *j, struct
 /* zstd window, as a power of two: `zstd --long` uses 27, anything above is refused (RFC 8878). */
 enum { OCI_MAX_ZSTD_WINDOW_LOG = 27 };
 
-/* Bytes of one path component and of an extended attribute's name: Linux NAME_MAX, XATTR_NAME_MAX. */
+/* Bytes of one path component and of an extended attribute's name: Linux NAME_MAX,
+ * XATTR_NAME_MAX. */
 enum { OCI_MAX_NAME = 255 };
 
 /* Symbolic links followed for one path, as Linux does. */
@@ -77,6 +78,34 @@ int oci_stream_check_plain(struct oci_stream *s, const struct digest *diff_id,
 void oci_stream_free(struct oci_stream *s);
 DEFINE_AUTO(oci_stream, oci_stream_free)
 #define AUTO_OCI_STREAM CLEANUP(oci_stream_free_auto_)
+
+/* ---- The framing of a tar (tar_filter.c) --------------------------------------------------- */
+
+/* The bytes of a tar, set right where libarchive would misread them. One owner, one thread. */
+struct oci_tar;
+
+/* What libarchive cannot tell about the entry whose headers were handed out last. */
+struct oci_tar_facts {
+    uint64_t off; /* of its first header in the tar */
+    bool has_mtime;
+    int64_t mtime_seconds; /* rounded down */
+    uint32_t mtime_nanoseconds;
+};
+
+/* Borrows the stream, which is read by the filter alone until the tar's end. */
+int oci_tar_new(struct oci_tar **out, struct oci_stream *stream, struct err *e) MUST_USE;
+
+/*
+ * Borrows the next bytes, valid until the next call: all headers of one entry in one piece, then
+ * its data. *len is 0 at the very end. ERR_CORRUPT, ERR_LIMIT, and what the stream returns.
+ */
+int oci_tar_read(struct oci_tar *t, const void **data, size_t *len, struct err *e) MUST_USE;
+
+const struct oci_tar_facts *oci_tar_facts(const struct oci_tar *t);
+
+void oci_tar_free(struct oci_tar *t);
+DEFINE_AUTO(oci_tar, oci_tar_free)
+#define AUTO_OCI_TAR CLEANUP(oci_tar_free_auto_)
 
 /* ---- Entries (entry.c) --------------------------------------------------------------------- */
 

@@ -10,7 +10,8 @@
  *   any other warning means that something would be lost, and refuses the layer.
  * - Sparse maps arrive unchecked: offsets must rise and stay inside the file, and the bytes
  *   received must be those that the map promised.
- * - PAX times before 1970 come as truncated seconds and the fraction of the absolute value.
+ * - What it misreads without a word is set right before it sees the bytes (tar_filter.c); PAX times
+ *   are taken from there.
  * - It stops at the tar's end mark. The stream is read on to its own end, for the digests.
  */
 #include <archive.h>
@@ -29,11 +30,11 @@
 struct reader {
     const struct oci_layer_options *options;
     struct oci_stream *stream;
+    struct oci_tar *tar;
     struct archive *archive;
     struct oci_layer *layer;
     struct err *e;
-    int failed;   /* the class of an error that a callback met; `e` holds it */
-    bool started; /* the stream has given at least one byte */
+    int failed; /* the class of an error that a callback met; `e` holds it */
 };
 
 /* ---- The index in memory ---- */
@@ -94,12 +95,11 @@ static la_ssize_t read_callback(struct archive *a, void *ctx, const void **data)
     size_t len = 0;
     if (r->failed < 0)
         return ARCHIVE_FATAL;
-    r->failed = oci_stream_read(r->stream, data, &len, r->e);
+    r->failed = oci_tar_read(r->tar, data, &len, r->e);
     if (r->failed < 0) {
         archive_set_error(a, EIO, "layer stream");
         return ARCHIVE_FATAL;
     }
-    r->started = r->started || len > 0;
     return (la_ssize_t)len;
 }
 
@@ -142,17 +142,11 @@ static int read_id(uint32_t *out, int64_t id, const char *what, struct err *e)
     return 0;
 }
 
-static void read_mtime(struct oci_entry *entry, struct archive_entry *from)
+static void read_mtime(struct oci_entry *entry, struct archive_entry *from,
+                       const struct oci_tar_facts *facts)
 {
-    int64_t seconds = archive_entry_mtime(from);
-    long nanoseconds = archive_entry_mtime_nsec(from);
-    if (seconds < 0 && nanoseconds > 0) {
-        /* "-1.25" arrives as -1 and 250000000; the index counts up from the floor. */
-        seconds--;
-        nanoseconds = 1000000000 - nanoseconds;
-    }
-    entry->mtime_seconds = seconds;
-    entry->mtime_nanoseconds = (uint32_t)nanoseconds;
+    entry->mtime_seconds = facts->has_mtime ? facts->mtime_seconds : archive_entry_mtime(from);
+    entry->mtime_nanoseconds = facts->mtime_nanoseconds;
 }
 
 static int read_device(struct oci_entry *entry, struct archive_entry *from, struct err *e)
@@ -266,7 +260,8 @@ static int read_type(struct oci_entry *entry, struct archive_entry *from, struct
     return 0;
 }
 
-static int read_metadata(struct oci_entry *entry, struct archive_entry *from, struct err *e)
+static int read_metadata(struct oci_entry *entry, struct archive_entry *from,
+                         const struct oci_tar_facts *facts, struct err *e)
 {
     if (archive_entry_hardlink(from)) {
         entry->type = OCI_HARDLINK;
@@ -282,15 +277,13 @@ static int read_metadata(struct oci_entry *entry, struct archive_entry *from, st
     if (rc < 0)
         return rc;
     entry->mode = (uint32_t)archive_entry_perm(from) & 07777;
-    read_mtime(entry, from);
+    read_mtime(entry, from, facts);
     if (entry->type == OCI_FILE) {
         int64_t size = archive_entry_size(from);
         if (size < 0 || (uint64_t)size > OCI_MAX_FILE)
             return err_set(e, ERR_LIMIT, "a file of %lld bytes", (long long)size);
         entry->size = (uint64_t)size;
     }
-    if (*entry->path == 0 && entry->type != OCI_DIRECTORY)
-        return err_set(e, ERR_CORRUPT, "the root of the image is not a directory");
     return 0;
 }
 
@@ -359,12 +352,16 @@ static int read_named_entry(struct reader *r, struct oci_entry *entry, struct ar
 {
     if (status != ARCHIVE_OK && !(status == ARCHIVE_WARN && archive_errno(r->archive) == EILSEQ))
         return archive_failure(r);
+    if (archive_read_header_position(r->archive) != (int64_t)oci_tar_facts(r->tar)->off)
+        return err_set(r->e, ERR_CORRUPT, "bad tar archive: its headers can be read in two ways");
     bool skip = false;
     int rc = oci_entry_name(entry, &skip, raw, r->e);
     if (rc < 0 || skip)
         return rc;
     if (entry->type != OCI_WHITEOUT && entry->type != OCI_OPAQUE)
-        rc = read_metadata(entry, from, r->e);
+        rc = read_metadata(entry, from, oci_tar_facts(r->tar), r->e);
+    if (rc == 0 && *entry->path == 0 && entry->type != OCI_DIRECTORY && entry->type != OCI_OPAQUE)
+        rc = err_set(r->e, ERR_CORRUPT, "the root of the image is not a directory");
     if (rc == 0 && entry->type == OCI_FILE && entry->size > 0)
         rc = read_data(r, entry, from);
     return rc < 0 ? rc : oci_layer_add(r->layer, entry, r->e);
@@ -443,13 +440,16 @@ int oci_layer_read(struct oci_layer **out, const struct source *blob,
     AUTO_OCI_STREAM struct oci_stream *stream = NULL;
     int rc = oci_stream_new(&stream, blob, &options->blob, options->diff_id.algorithm,
                             options->cancel, e);
+    AUTO_OCI_TAR struct oci_tar *tar = NULL;
+    if (rc == 0)
+        rc = oci_tar_new(&tar, stream, e);
     if (rc < 0)
         return err_in(e, "layer %s", text);
     locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     if (plain == (locale_t)0)
         return err_nomem(e, "C locale");
     locale_t before = uselocale(plain);
-    struct reader r = {.options = options, .stream = stream, .layer = layer, .e = e};
+    struct reader r = {.options = options, .stream = stream, .tar = tar, .layer = layer, .e = e};
     rc = read_layer(&r);
     archive_read_free(r.archive);
     uselocale(before);

@@ -106,15 +106,21 @@ static int entry_matches(bool *out, const struct json *entry, const struct oci_r
     return 0;
 }
 
+/* Where a blob lies in a layout (image-layout.md, Blobs); NULL when memory is short. */
+static char *blob_path(const struct digest *digest)
+{
+    char hex[DIGEST_TEXT_MAX];
+
+    return mem_printf("blobs/%s/%s", digest->algorithm == DIGEST_SHA256 ? "sha256" : "sha512",
+                      digest_hex(digest, hex));
+}
+
 /* A digest that the index does not list may still be a blob, of a nested index for example. */
 static int resolve_blob(struct oci_layout *l, const struct digest *digest,
                         struct oci_descriptor *out, struct err *e)
 {
     struct oci_descriptor d = {.digest = *digest};
-    char hex[DIGEST_TEXT_MAX];
-    AUTO_FREE char *path =
-        mem_printf("blobs/%s/%s", digest->algorithm == DIGEST_SHA256 ? "sha256" : "sha512",
-                   digest_hex(digest, hex));
+    AUTO_FREE char *path = blob_path(digest);
 
     if (!path)
         return err_nomem(e, "image layout");
@@ -191,12 +197,9 @@ int oci_layout_blob(struct oci_layout *l, const struct oci_descriptor *d, struct
                     struct err *e)
 {
     char text[DIGEST_TEXT_MAX];
-    char hex[DIGEST_TEXT_MAX];
     AUTO_FD int fd = -1;
     struct stat status;
-    AUTO_FREE char *path =
-        mem_printf("blobs/%s/%s", d->digest.algorithm == DIGEST_SHA256 ? "sha256" : "sha512",
-                   digest_hex(&d->digest, hex));
+    AUTO_FREE char *path = blob_path(&d->digest);
 
     if (!path)
         return err_nomem(e, "image layout");

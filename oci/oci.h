@@ -31,7 +31,8 @@ struct oci_ref {
     enum oci_transport transport;
     char *host;       /* registry: "docker.io", "127.0.0.1:5000"; NULL for a layout */
     char *repository; /* registry: "library/debian"; layout: the directory */
-    char *tag;        /* NULL when only a digest was given; "latest" when nothing was */
+    char *tag; /* NULL when only a digest was given; when nothing was: "latest" of a registry,
+                         NULL of a layout */
     bool has_digest;
     struct digest digest;
 };
@@ -91,9 +92,9 @@ int oci_document_classify(enum oci_document_kind *out, const char *media_type, c
                           size_t len, struct err *e) MUST_USE;
 
 /*
- * Picks the entry of an index for a platform: attestations and unknown/unknown are skipped,
- * entries without platform are returned only when nothing else matches (*needs_check: compare the
- * config afterwards). No match: ERR_NOTFOUND listing what there is.
+ * Picks the entry of an index for a platform: attestations and unknown/unknown are skipped, entries
+ * without platform are returned only when nothing else matches (*needs_check: compare the config
+ * afterwards). No match: ERR_NOTFOUND listing what there is. *out is for oci_descriptor_fini.
  */
 int oci_index_select(struct oci_descriptor *out, bool *needs_check, const void *bytes, size_t len,
                      const struct oci_platform *platform, struct err *e) MUST_USE;
@@ -112,16 +113,18 @@ int oci_image_check(const struct oci_manifest *m, const struct oci_config *c,
 
 /* ---- Image layout on disk (image-layout.md) --------------------------------------------- */
 
+/* Read-only, so threads may share one. Paths of a layout never lead out of it, links in it may. */
 struct oci_layout;
 int oci_layout_open(struct oci_layout **out, const char *path, struct err *e) MUST_USE;
 void oci_layout_close(struct oci_layout *l);
 DEFINE_AUTO(oci_layout, oci_layout_close)
 #define AUTO_OCI_LAYOUT CLEANUP(oci_layout_close_auto_)
 /* Descriptor of a tag (annotation org.opencontainers.image.ref.name), of the digest, or, when tag
- * is NULL and there is just one, of the only entry. */
+ * is NULL and there is just one, of the only entry; for oci_descriptor_fini. ERR_NOTFOUND,
+ * ERR_INPUT when the name fits several images. */
 int oci_layout_resolve(struct oci_layout *l, const struct oci_ref *ref, struct oci_descriptor *out,
                        struct err *e) MUST_USE;
-/* Opens a blob; its size is checked here, its digest by whoever reads it. */
+/* Opens a blob, for source_close; its size is checked here, its digest by whoever reads it. */
 int oci_layout_blob(struct oci_layout *l, const struct oci_descriptor *d, struct source *out,
                     struct err *e) MUST_USE;
 
@@ -213,9 +216,7 @@ struct oci_layer; /* the layer index: every entry in tar order, whiteouts includ
  * ERR_LIMIT, ERR_UNSUPPORTED: an entry or the compression goes past what can be stored.
  * ERR_CANCELLED, and whatever the source and the data operations return.
  *
- * What becomes of a tar's oddities: docs/formats/tree.md. Known limits of the tar reader: global PAX
- * headers are ignored, an empty PAX number counts as 0, a PAX time in the last second before 1970
- * loses its sign.
+ * What becomes of a tar's oddities: docs/formats/tree.md, docs/decisions/0007-tar-filter.md.
  *
  * Thread-safe (each call is on its own); runs in the C locale whatever the program's is.
  */
@@ -258,8 +259,8 @@ struct oci_tree;
 /*
  * Applies the layers, bottom first, which must outlive the tree (it borrows their entries). The
  * rules are those of docs/formats/tree.md; errors name layer (counted from 1) and entry:
- * ERR_CORRUPT, ERR_LIMIT. A tree is read-only, so threads may share it, and the same layer may be part
- * of many trees at once.
+ * ERR_CORRUPT, ERR_LIMIT. A tree is read-only, so threads may share it, and the same layer may be
+ * part of many trees at once.
  */
 int oci_tree_merge(struct oci_tree **out, struct oci_layer *const *layers, size_t layer_count,
                    struct err *e) MUST_USE;
@@ -269,7 +270,8 @@ DEFINE_AUTO(oci_tree, oci_tree_free)
 size_t oci_tree_count(const struct oci_tree *t); /* at least 1: the root */
 struct oci_node oci_tree_node(const struct oci_tree *t, size_t index);
 
-/* One line a node, the canonical text form that tests and `image tree` use (docs/formats/tree.md). */
+/* One line a node, the canonical text form that tests and `image tree` use
+ * (docs/formats/tree.md). */
 int oci_tree_dump(const struct oci_tree *t, const struct sink *out, struct err *e) MUST_USE;
 
 #endif

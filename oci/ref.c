@@ -9,8 +9,6 @@
  */
 #include "oci/oci.h"
 
-#include <ctype.h>
-
 #include "base/mem.h"
 
 /* Limits of the reference grammar: repository (host included) and tag. */
@@ -21,9 +19,14 @@ static bool is_lower_alnum(char c)
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
 }
 
+static bool is_upper(char c)
+{
+    return c >= 'A' && c <= 'Z';
+}
+
 static bool is_word(char c)
 {
-    return is_lower_alnum(c) || (c >= 'A' && c <= 'Z') || c == '_';
+    return is_lower_alnum(c) || is_upper(c) || c == '_';
 }
 
 static bool tag_is_legal(const char *tag)
@@ -77,7 +80,7 @@ static bool host_name_is_legal(const char *host, size_t len)
         return false;
     for (size_t i = 0; i < len; i++) {
         bool edge = i == 0 || i + 1 == len || host[i - 1] == '.' || host[i + 1] == '.';
-        bool alnum = isalnum((unsigned char)host[i]) != 0;
+        bool alnum = is_lower_alnum(host[i]) || is_upper(host[i]);
 
         if (!alnum && (edge || (host[i] != '-' && host[i] != '.')))
             return false;
@@ -116,7 +119,7 @@ static bool looks_like_host(const char *text, size_t len)
     if (len == strlen("localhost") && strncmp(text, "localhost", len) == 0)
         return true;
     for (size_t i = 0; i < len; i++) {
-        if (text[i] == '.' || text[i] == ':' || (text[i] >= 'A' && text[i] <= 'Z'))
+        if (text[i] == '.' || text[i] == ':' || is_upper(text[i]))
             return true;
     }
     return false;
@@ -125,7 +128,7 @@ static bool looks_like_host(const char *text, size_t len)
 static bool has_upper_case(const char *text)
 {
     for (; *text; text++) {
-        if (*text >= 'A' && *text <= 'Z')
+        if (is_upper(*text))
             return true;
     }
     return false;

@@ -9,10 +9,7 @@
  * directory).
  *
  * Names and inodes are apart: a hard link is one more name for an inode, and replacing a name
- * leaves the inode's other names alone. Names hang in sibling lists and in one hash table keyed by
- * (directory, name), so a directory of 100,000 files costs no more than 100,000 directories. The
- * hash is SipHash with a key drawn per tree, since names come from outside; nothing that leaves this
- * file depends on its order.
+ * leaves the inode's other names alone (names.c holds the names).
  *
  * Parents of an entry are looked up through symbolic links as a process chrooted into the image
  * would: absolute targets start at the image's root and ".." stops there. The last component is
@@ -20,11 +17,11 @@
  */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "base/log.h"
 #include "base/mem.h"
 #include "oci/internal.h"
+#include "oci/tree_internal.h"
 
 /* Text that no entry holds: names of implied directories. */
 struct text_block {
@@ -38,25 +35,6 @@ struct oci_tree {
     size_t count;
     struct oci_entry implied; /* the entry of every directory that no layer lists */
     struct text_block *text;
-};
-
-enum { ROOT = 0, FIRST_BUCKETS = 1024 };
-#define NONE UINT32_MAX
-
-struct name {
-    const char *text; /* in an entry's path, or in the tree's own text */
-    uint32_t len;
-    uint32_t path_len; /* of the whole path, bounded by LIMIT_PATH */
-    uint32_t parent;
-    uint32_t first_child;
-    uint32_t last_child;
-    uint32_t next; /* sibling */
-    uint32_t previous;
-    uint32_t chain; /* next in the hash bucket */
-    uint32_t hash;
-    uint32_t inode;
-    uint32_t placed; /* when: numbers rise with each entry of each layer; 0 for implied ones */
-    uint32_t number; /* in the finished tree */
 };
 
 struct inode {
@@ -74,15 +52,10 @@ enum on_missing {
 
 struct merge {
     struct oci_tree *tree;
-    struct name *names;
-    size_t name_count;
-    size_t name_capacity;
+    struct oci_names names;
     struct inode *inodes;
     size_t inode_count;
     size_t inode_capacity;
-    uint32_t *buckets;
-    size_t bucket_count; /* a power of two */
-    uint64_t key[2];
     /* The layer in hand. */
     size_t layer;
     uint32_t first_placed;
@@ -101,9 +74,8 @@ static void merge_free(struct merge *m)
     if (!m)
         return;
     oci_tree_free(m->tree);
-    free(m->names);
+    oci_names_fini(&m->names);
     free(m->inodes);
-    free(m->buckets);
     free(m);
 }
 DEFINE_AUTO(merge, merge_free)
@@ -130,102 +102,11 @@ static int keep_text(struct oci_tree *t, const char **out, const char *text, siz
     return 0;
 }
 
-/* ---- The hash table ---- */
-
-static inline uint64_t rotate(uint64_t value, unsigned bits)
-{
-    return value << bits | value >> (64 - bits);
-}
-
-static inline void sip_round(uint64_t v[4])
-{
-    v[0] += v[1];
-    v[1] = rotate(v[1], 13) ^ v[0];
-    v[0] = rotate(v[0], 32);
-    v[2] += v[3];
-    v[3] = rotate(v[3], 16) ^ v[2];
-    v[0] += v[3];
-    v[3] = rotate(v[3], 21) ^ v[0];
-    v[2] += v[1];
-    v[1] = rotate(v[1], 17) ^ v[2];
-    v[2] = rotate(v[2], 32);
-}
-
-/* SipHash-1-3 (Aumasson, Bernstein) of the directory's number and the name. */
-static uint32_t hash_of(const struct merge *m, uint32_t parent, const char *text, size_t len)
-{
-    uint64_t v[4] = {m->key[0] ^ 0x736f6d6570736575, m->key[1] ^ 0x646f72616e646f6d,
-                     m->key[0] ^ 0x6c7967656e657261, m->key[1] ^ 0x7465646279746573};
-    uint64_t word = parent | (uint64_t)len << 32;
-    for (size_t at = 0;;) {
-        v[3] ^= word;
-        sip_round(v);
-        v[0] ^= word;
-        if (at >= len)
-            break;
-        size_t part = len - at < sizeof(word) ? len - at : sizeof(word);
-        word = 0;
-        memcpy(&word, text + at, part);
-        at += part;
-    }
-    v[2] ^= 0xff;
-    for (int i = 0; i < 3; i++)
-        sip_round(v);
-    return (uint32_t)(v[0] ^ v[1] ^ v[2] ^ v[3]);
-}
-
-static uint32_t find_child(const struct merge *m, uint32_t parent, const char *text, size_t len)
-{
-    uint32_t hash = hash_of(m, parent, text, len);
-    uint32_t at = m->buckets[hash & (m->bucket_count - 1)];
-    while (at != NONE) {
-        const struct name *n = &m->names[at];
-        if (n->hash == hash && n->parent == parent && n->len == len &&
-            memcmp(n->text, text, len) == 0)
-            break;
-        at = n->chain;
-    }
-    return at;
-}
-
-static void hash_name(struct merge *m, uint32_t name)
-{
-    struct name *n = &m->names[name];
-    uint32_t *bucket = &m->buckets[n->hash & (m->bucket_count - 1)];
-    n->chain = *bucket;
-    *bucket = name;
-}
-
-static void unhash_name(struct merge *m, uint32_t name)
-{
-    struct name *n = &m->names[name];
-    uint32_t *at = &m->buckets[n->hash & (m->bucket_count - 1)];
-    while (*at != name)
-        at = &m->names[*at].chain;
-    *at = n->chain;
-    n->parent = NONE;
-}
-
-static int set_buckets(struct merge *m, size_t count, struct err *e)
-{
-    uint32_t *buckets = mem_array(count, sizeof(*buckets));
-    if (!buckets)
-        return err_nomem(e, "tree");
-    memset(buckets, 0xff, count * sizeof(*buckets)); /* NONE everywhere */
-    free(m->buckets);
-    m->buckets = buckets;
-    m->bucket_count = count;
-    for (size_t i = 1; i < m->name_count; i++)
-        if (m->names[i].parent != NONE)
-            hash_name(m, (uint32_t)i);
-    return 0;
-}
-
 /* ---- Names and inodes ---- */
 
 static const struct oci_entry *entry_of(const struct merge *m, uint32_t name)
 {
-    return m->inodes[m->names[name].inode].entry;
+    return m->inodes[m->names.items[name].inode].entry;
 }
 
 static bool is_directory(const struct merge *m, uint32_t name)
@@ -244,79 +125,17 @@ static int add_inode(struct merge *m, uint32_t *out, const struct oci_entry *ent
     return 0;
 }
 
-/* Adds a name that its directory does not have yet. `text` must live as long as the tree. */
-static int add_name(struct merge *m, uint32_t *out, uint32_t parent, const char *text,
-                    uint32_t inode, struct err *e)
-{
-    size_t len = strlen(text);
-    if (m->name_count >= NONE - 1)
-        return err_set(e, ERR_LIMIT, "more than %u names", NONE - 1);
-    size_t path_len = m->names[parent].path_len + (parent == ROOT ? 0 : 1) + len;
-    if (path_len >= LIMIT_PATH)
-        return err_set(e, ERR_LIMIT, "its path in the image has %zu bytes, at most %zu can be used",
-                       path_len, LIMIT_PATH - 1);
-    int rc = mem_grow(&m->names, &m->name_capacity, m->name_count + 1, sizeof(*m->names), e);
-    if (rc == 0 && m->name_count >= m->bucket_count)
-        rc = set_buckets(m, m->bucket_count * 2, e);
-    if (rc < 0)
-        return rc;
-    uint32_t name = (uint32_t)m->name_count++;
-    struct name *p = &m->names[parent];
-    m->names[name] = (struct name){.text = text,
-                                   .len = (uint32_t)len,
-                                   .path_len = (uint32_t)path_len,
-                                   .parent = parent,
-                                   .first_child = NONE,
-                                   .last_child = NONE,
-                                   .next = NONE,
-                                   .previous = p->last_child,
-                                   .hash = hash_of(m, parent, text, len),
-                                   .inode = inode};
-    if (p->last_child == NONE)
-        p->first_child = name;
-    else
-        m->names[p->last_child].next = name;
-    p->last_child = name;
-    hash_name(m, name);
-    *out = name;
-    return 0;
-}
-
-/* Forgets all that lies below a directory, deepest first, and the parent found last. */
+/* Both forget the parent found last too: its path may have led through what goes. */
 static void remove_children(struct merge *m, uint32_t directory)
 {
-    uint32_t at = m->names[directory].first_child;
-    while (at != NONE && at != directory) {
-        struct name *n = &m->names[at];
-        if (n->first_child != NONE) {
-            at = n->first_child;
-            continue;
-        }
-        uint32_t parent = n->parent;
-        uint32_t next = n->next;
-        unhash_name(m, at);
-        m->names[parent].first_child = next;
-        at = next != NONE ? next : parent;
-    }
-    m->names[directory].first_child = NONE;
-    m->names[directory].last_child = NONE;
+    oci_names_remove_children(&m->names, directory);
     m->parent_path = NULL;
 }
 
 static void remove_name(struct merge *m, uint32_t name)
 {
-    remove_children(m, name);
-    struct name *n = &m->names[name];
-    struct name *p = &m->names[n->parent];
-    if (n->previous == NONE)
-        p->first_child = n->next;
-    else
-        m->names[n->previous].next = n->next;
-    if (n->next == NONE)
-        p->last_child = n->previous;
-    else
-        m->names[n->next].previous = n->previous;
-    unhash_name(m, name);
+    oci_names_remove(&m->names, name);
+    m->parent_path = NULL;
 }
 
 /* ---- Finding directories ---- */
@@ -341,7 +160,7 @@ static int follow(struct merge *m, struct walk *w, const char *target, struct er
     text[target_len] = '/';
     memcpy(text + target_len + 1, w->rest, w->rest_len);
     if (*target == '/')
-        w->at = ROOT;
+        w->at = OCI_NAME_ROOT;
     w->rest = text;
     w->rest_len += target_len + 1;
     return 0;
@@ -357,10 +176,10 @@ static int make_directory(struct merge *m, uint32_t *at, const char *text, size_
     int rc = keep_text(m->tree, &kept, text, len, e);
     if (rc == 0)
         rc = add_inode(m, &inode, &m->tree->implied, e);
-    return rc < 0 ? rc : add_name(m, at, *at, kept, inode, e);
+    return rc < 0 ? rc : oci_names_add(&m->names, at, *at, kept, inode, e);
 }
 
-/* Takes one component; w->at becomes NONE when the way ends. */
+/* Takes one component; w->at becomes OCI_NAME_NONE when the way ends. */
 static int step(struct merge *m, struct walk *w, enum on_missing missing, struct err *e)
 {
     const char *text = w->rest;
@@ -372,31 +191,31 @@ static int step(struct merge *m, struct walk *w, enum on_missing missing, struct
     if (len == 0 || (len == 1 && text[0] == '.'))
         return 0;
     if (len == 2 && text[0] == '.' && text[1] == '.') {
-        w->at = m->names[w->at].parent;
+        w->at = m->names.items[w->at].parent;
         return 0;
     }
-    uint32_t child = find_child(m, w->at, text, len);
-    if (child == NONE && missing != LOOK)
+    uint32_t child = oci_names_find(&m->names, w->at, text, len);
+    if (child == OCI_NAME_NONE && missing != LOOK)
         return make_directory(m, &w->at, text, len, e);
-    if (child != NONE && entry_of(m, child)->type == OCI_SYMLINK)
+    if (child != OCI_NAME_NONE && entry_of(m, child)->type == OCI_SYMLINK)
         return follow(m, w, entry_of(m, child)->target, e);
-    if (child != NONE && !is_directory(m, child)) {
+    if (child != OCI_NAME_NONE && !is_directory(m, child)) {
         char name[OCI_QUOTE_MAX];
         if (missing == MAKE)
             return err_set(e, ERR_CORRUPT, "%s on its way is not a directory",
-                           oci_text_quote(m->names[child].text, name));
-        child = NONE;
+                           oci_text_quote(m->names.items[child].text, name));
+        child = OCI_NAME_NONE;
     }
     w->at = child;
     return 0;
 }
 
-/* *out is the directory that the first `len` bytes of `path` lead to, or NONE. */
+/* *out is the directory that the first `len` bytes of `path` lead to, or OCI_NAME_NONE. */
 static int find_directory(struct merge *m, uint32_t *out, const char *path, size_t len,
                           enum on_missing missing, struct err *e)
 {
-    struct walk w = {.at = ROOT, .rest = path, .rest_len = len};
-    while (w.rest_len > 0 && w.at != NONE) {
+    struct walk w = {.at = OCI_NAME_ROOT, .rest = path, .rest_len = len};
+    while (w.rest_len > 0 && w.at != OCI_NAME_NONE) {
         int rc = step(m, &w, missing, e);
         if (rc < 0)
             return rc;
@@ -416,7 +235,7 @@ static int find_parent(struct merge *m, uint32_t *out, const char *path, enum on
         return 0;
     }
     int rc = find_directory(m, out, path, len, missing, e);
-    if (rc == 0 && *out != NONE) {
+    if (rc == 0 && *out != OCI_NAME_NONE) {
         m->parent_path = path;
         m->parent_len = len;
         m->parent = *out;
@@ -431,16 +250,16 @@ static int apply_removal(struct merge *m, const struct oci_entry *entry, struct 
     uint32_t at;
     if (entry->type == OCI_OPAQUE) {
         int rc = find_directory(m, &at, entry->path, strlen(entry->path), LOOK, e);
-        if (rc == 0 && at != NONE)
+        if (rc == 0 && at != OCI_NAME_NONE)
             remove_children(m, at);
         return rc;
     }
     int rc = find_parent(m, &at, entry->path, LOOK, e);
-    if (rc < 0 || at == NONE)
+    if (rc < 0 || at == OCI_NAME_NONE)
         return rc;
     const char *base = entry->path + oci_path_base(entry->path);
-    at = find_child(m, at, base, strlen(base));
-    if (at != NONE)
+    at = oci_names_find(&m->names, at, base, strlen(base));
+    if (at != OCI_NAME_NONE)
         remove_name(m, at);
     return 0;
 }
@@ -450,20 +269,20 @@ static int bind_name(struct merge *m, uint32_t parent, const char *text, uint32_
                      struct err *e)
 {
     size_t len = strlen(text);
-    uint32_t name = find_child(m, parent, text, len);
-    if (name == NONE) {
-        int rc = add_name(m, &name, parent, text, inode, e);
+    uint32_t name = oci_names_find(&m->names, parent, text, len);
+    if (name == OCI_NAME_NONE) {
+        int rc = oci_names_add(&m->names, &name, parent, text, inode, e);
         if (rc < 0)
             return rc;
     } else {
-        if (m->names[name].placed >= m->first_placed)
+        if (m->names.items[name].placed >= m->first_placed)
             m->duplicates++;
         enum oci_entry_type before = entry_of(m, name)->type;
         if (before == OCI_DIRECTORY || before == OCI_SYMLINK)
             remove_children(m, name); /* paths led through it */
-        m->names[name].inode = inode;
+        m->names.items[name].inode = inode;
     }
-    m->names[name].placed = m->placed;
+    m->names.items[name].placed = m->placed;
     return 0;
 }
 
@@ -475,12 +294,13 @@ static int place(struct merge *m, const struct oci_entry *entry, struct err *e)
         return rc;
     const char *base = entry->path + oci_path_base(entry->path);
     if (entry->type == OCI_DIRECTORY) {
-        uint32_t name = *base == 0 ? ROOT : find_child(m, parent, base, strlen(base));
-        if (name != NONE && is_directory(m, name)) {
-            struct inode *inode = &m->inodes[m->names[name].inode];
+        uint32_t name =
+            *base == 0 ? OCI_NAME_ROOT : oci_names_find(&m->names, parent, base, strlen(base));
+        if (name != OCI_NAME_NONE && is_directory(m, name)) {
+            struct inode *inode = &m->inodes[m->names.items[name].inode];
             inode->entry = entry;
             inode->layer = m->layer;
-            m->names[name].placed = m->placed;
+            m->names.items[name].placed = m->placed;
             return 0;
         }
     }
@@ -496,9 +316,9 @@ static int place_link(struct merge *m, const struct oci_entry *entry, bool *foun
     *found = false;
     const char *base = entry->target + oci_path_base(entry->target);
     int rc = find_directory(m, &target, entry->target, (size_t)(base - entry->target), LOOK, e);
-    if (rc == 0 && target != NONE)
-        target = find_child(m, target, base, strlen(base));
-    if (rc < 0 || target == NONE)
+    if (rc == 0 && target != OCI_NAME_NONE)
+        target = oci_names_find(&m->names, target, base, strlen(base));
+    if (rc < 0 || target == OCI_NAME_NONE)
         return rc;
     if (is_directory(m, target)) {
         char name[OCI_QUOTE_MAX];
@@ -511,7 +331,7 @@ static int place_link(struct merge *m, const struct oci_entry *entry, bool *foun
     if (rc < 0)
         return rc;
     const char *text = entry->path + oci_path_base(entry->path);
-    return bind_name(m, parent, text, m->names[target].inode, e);
+    return bind_name(m, parent, text, m->names.items[target].inode, e);
 }
 
 /* A link that met no target when its turn came. */
@@ -534,9 +354,9 @@ static int retry_link(struct merge *m, struct waiting *w, struct err *e)
     if (rc < 0)
         return rc;
     const char *text = w->entry->path + oci_path_base(w->entry->path);
-    if (name != NONE)
-        name = find_child(m, name, text, strlen(text));
-    bool done = name != NONE && m->names[name].placed > w->placed;
+    if (name != OCI_NAME_NONE)
+        name = oci_names_find(&m->names, name, text, strlen(text));
+    bool done = name != OCI_NAME_NONE && m->names.items[name].placed > w->placed;
     if (!done) {
         m->placed = w->placed;
         rc = place_link(m, w->entry, &done, e);
@@ -554,7 +374,8 @@ static int entry_failure(const struct oci_entry *entry, struct err *e)
 
 /*
  * Links may point forward in their layer. Once through in tar order and once against it finds the
- * targets of all chains that run one way; more passes would let a hostile layer cost quadratic time.
+ * targets of all chains that run one way; more passes would let a hostile layer cost quadratic
+ * time.
  */
 static int apply_waiting(struct merge *m, struct waiting_list *list, struct err *e)
 {
@@ -632,8 +453,8 @@ static int apply_entries(struct merge *m, const struct oci_layer *layer, struct 
 
 static int apply_layer(struct merge *m, const struct oci_layer *layer, struct err *e)
 {
-    if (oci_layer_count(layer) >= NONE - 1 - m->placed)
-        return err_set(e, ERR_LIMIT, "more than %u entries", NONE - 1);
+    if (oci_layer_count(layer) >= OCI_NAME_NONE - 1 - m->placed)
+        return err_set(e, ERR_LIMIT, "more than %u entries", OCI_NAME_NONE - 1);
     struct waiting_list list = {0};
     m->first_placed = m->placed + 1;
     m->duplicates = 0;
@@ -652,7 +473,7 @@ static int apply_layer(struct merge *m, const struct oci_layer *layer, struct er
 /* Descending, since the stack hands out the last one first. */
 static int compare_names(const void *a, const void *b, void *ctx)
 {
-    const struct name *names = ctx;
+    const struct oci_name *names = ctx;
     uint32_t x;
     uint32_t y;
     memcpy(&x, a, sizeof(x));
@@ -664,20 +485,21 @@ static int compare_names(const void *a, const void *b, void *ctx)
 static size_t push_children(struct merge *m, uint32_t *stack, size_t depth, uint32_t name)
 {
     size_t start = depth;
-    for (uint32_t at = m->names[name].first_child; at != NONE; at = m->names[at].next)
+    for (uint32_t at = m->names.items[name].first_child; at != OCI_NAME_NONE;
+         at = m->names.items[at].next)
         stack[depth++] = at;
-    qsort_r(stack + start, depth - start, sizeof(*stack), compare_names, m->names);
+    qsort_r(stack + start, depth - start, sizeof(*stack), compare_names, m->names.items);
     return depth;
 }
 
 static void number_name(struct merge *m, uint32_t at)
 {
     struct oci_tree *t = m->tree;
-    struct name *n = &m->names[at];
+    struct oci_name *n = &m->names.items[at];
     struct inode *inode = &m->inodes[n->inode];
     n->number = (uint32_t)t->count;
     t->nodes[t->count] = (struct oci_node){.name = n->text,
-                                           .parent = m->names[n->parent].number,
+                                           .parent = m->names.items[n->parent].number,
                                            .link_of = inode->first_number,
                                            .layer = inode->layer,
                                            .entry = inode->entry};
@@ -688,13 +510,13 @@ static void number_name(struct merge *m, uint32_t at)
 
 static int number_names(struct merge *m, struct err *e)
 {
-    uint32_t *stack = mem_array(m->name_count, sizeof(*stack));
-    m->tree->nodes = mem_array(m->name_count, sizeof(*m->tree->nodes));
+    uint32_t *stack = mem_array(m->names.count, sizeof(*stack));
+    m->tree->nodes = mem_array(m->names.count, sizeof(*m->tree->nodes));
     if (!stack || !m->tree->nodes) {
         free(stack);
         return err_nomem(e, "tree");
     }
-    stack[0] = ROOT;
+    stack[0] = OCI_NAME_ROOT;
     size_t depth = 1;
     while (depth > 0) {
         uint32_t at = stack[--depth];
@@ -717,24 +539,9 @@ static int start(struct merge *m, struct err *e)
     implied->path = mem_strdup("");
     if (!implied->path)
         return err_nomem(e, "tree");
-    if (getrandom(m->key, sizeof(m->key), 0) != (ssize_t)sizeof(m->key))
-        return err_sys(e, "random key");
-    int rc = mem_grow(&m->names, &m->name_capacity, 1, sizeof(*m->names), e);
     uint32_t inode = 0;
-    if (rc == 0)
-        rc = add_inode(m, &inode, implied, e);
-    if (rc < 0)
-        return rc;
-    m->names[ROOT] = (struct name){.text = "",
-                                   .parent = ROOT,
-                                   .first_child = NONE,
-                                   .last_child = NONE,
-                                   .next = NONE,
-                                   .previous = NONE,
-                                   .chain = NONE,
-                                   .inode = inode};
-    m->name_count = 1;
-    return set_buckets(m, FIRST_BUCKETS, e);
+    int rc = add_inode(m, &inode, implied, e);
+    return rc < 0 ? rc : oci_names_init(&m->names, inode, e);
 }
 
 int oci_tree_merge(struct oci_tree **out, struct oci_layer *const *layers, size_t layer_count,

@@ -52,13 +52,6 @@ struct auth {
     bool said_anonymous;
 };
 
-static void header_free(char *header)
-{
-    if (header)
-        explicit_bzero(header, strlen(header));
-    free(header);
-}
-
 int auth_new(struct auth **out, struct http *http, const struct credential_options *options,
              const char *const *plain_http_hosts, struct err *e)
 {
@@ -83,7 +76,7 @@ static void entry_free(struct entry *entry)
 {
     free(entry->host);
     free(entry->repository);
-    header_free(entry->header);
+    secret_free(entry->header);
     challenge_fini(&entry->challenge);
     free(entry);
 }
@@ -193,7 +186,7 @@ static int build_query(char **out, const struct challenge *c, const struct entry
                                   "&refresh_token=%s",
                                   name, service, joint, scope, token)
                      : NULL;
-        header_free(token);
+        secret_free(token);
     }
     return *out ? 0 : err_nomem(e, "token request");
 }
@@ -251,8 +244,8 @@ static int get_token(struct grant *out, struct auth *a, const struct challenge *
         rc = err_nomem(e, "token request");
     else
         rc = send_token_request(out, a, &request, e);
-    header_free(query);
-    header_free(basic);
+    secret_free(query);
+    secret_free(basic);
     if (rc < 0) {
         AUTO_FREE char *server = http_printable_url(c->realm);
         return err_in(e, "token server %s", server ? server : "");
@@ -328,7 +321,7 @@ static int renew(struct auth *a, struct entry *entry, struct err *e)
     (void)pthread_mutex_lock(&a->lock);
     entry->busy = false;
     if (rc == 0) {
-        header_free(entry->header);
+        secret_free(entry->header);
         entry->header = grant.header;
         entry->expires_ms = grant.expires_ms;
         entry->generation++;
@@ -361,7 +354,7 @@ static int current(struct auth *a, struct entry *entry, struct auth_use *use, st
         return -(int)e->class;
     if (entry->expires_ms <= clock_ms() && renew(a, entry, e) < 0)
         return -(int)e->class;
-    header_free(use->header);
+    secret_free(use->header);
     use->header = NULL;
     use->generation = entry->generation;
     entry->uses++;
@@ -382,7 +375,7 @@ int auth_current(struct auth *a, const struct oci_ref *ref, struct auth_use *use
 
 void auth_use_fini(struct auth_use *use)
 {
-    header_free(use->header);
+    secret_free(use->header);
     *use = (struct auth_use){0};
 }
 

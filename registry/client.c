@@ -163,6 +163,12 @@ static const char *error_code(const struct buf *reply, char out[ERROR_CODE_MAX])
     return out;
 }
 
+static int limit_hint(struct err *e)
+{
+    return err_hint(e, "run again later: what is done stays done; a login (docker login) may have "
+                       "a higher limit");
+}
+
 static int status_error(const struct oci_ref *ref, const struct http_request *request,
                         const struct http_response *response, struct err *e)
 {
@@ -172,6 +178,8 @@ static int status_error(const struct oci_ref *ref, const struct http_request *re
     if (e->class == ERR_DENIED)
         return err_hint(e, "check the name; for a private image log in first: docker login %s",
                         ref->host);
+    if (e->class == ERR_LIMIT)
+        return limit_hint(e);
     if (e->class == ERR_NET)
         return err_hint(e, "the registry has a fault of its own; try again later");
     return -(int)e->class;
@@ -198,44 +206,50 @@ static int send_once(struct registry *r, const struct oci_ref *ref, struct http_
 
 /*
  * Gets the authorization to send (or, with the 401 `answer` to the one that was sent, another one).
- * *limited: the token server has answered 429, which closes the gate of the registry it serves;
- * then it is to be asked again.
+ * A 429 of the token server closes the gate of the registry it serves, and it is asked again;
+ * *limits counts them.
  */
 static int authorize(struct registry *r, const struct oci_ref *ref,
-                     const struct http_response *answer, struct auth_use *use, bool *limited,
+                     const struct http_response *answer, struct auth_use *use, unsigned *limits,
                      struct err *e)
 {
-    struct gate_pass pass;
+    for (;;) {
+        struct gate_pass pass;
 
-    if (gate_enter(r->gates, ref->host, &pass, e) < 0)
-        return -(int)e->class;
-    int rc =
-        answer ? auth_refused(r->auth, ref, answer, use, e) : auth_current(r->auth, ref, use, e);
-    *limited = rc < 0 && e->class == ERR_LIMIT;
-    gate_leave(r->gates, &pass, *limited ? GATE_LIMITED : GATE_UNKNOWN, e->retry_after_ms);
-    if (!*limited)
-        return rc;
-    err_clear(e);
-    return 0;
+        if (gate_enter(r->gates, ref->host, &pass, e) < 0)
+            return -(int)e->class;
+        int rc = answer ? auth_refused(r->auth, ref, answer, use, e)
+                        : auth_current(r->auth, ref, use, e);
+        bool limited = rc < 0 && e->class == ERR_LIMIT;
+        gate_leave(r->gates, &pass, limited ? GATE_LIMITED : GATE_UNKNOWN, e->retry_after_ms);
+        if (!limited)
+            return rc;
+        if (++*limits >= r->options.tries)
+            return limit_hint(e);
+        err_clear(e);
+    }
 }
 
-/* Sends until the answer is neither 401 nor 429, or an error says that it will not be. */
+/*
+ * Sends until the answer is neither 401 nor 429, or an error says that it will not be. The gate
+ * makes the waits; how often one exchange takes a 429 is counted here, since a server may ask for
+ * no wait at all.
+ */
 static int exchange(struct registry *r, const struct oci_ref *ref, struct http_request *request,
                     struct auth_use *use, struct http_response *out, struct err *e)
 {
+    unsigned limits = 0;
+
     for (;;) {
         AUTO_HTTP_RESPONSE struct http_response answer;
-        bool limited = false;
 
         http_response_init(&answer);
-        if (authorize(r, ref, NULL, use, &limited, e) < 0)
+        if (authorize(r, ref, NULL, use, &limits, e) < 0)
             return -(int)e->class;
-        if (limited)
-            continue;
         request->authorization = use->header;
         if (send_once(r, ref, request, &answer, e) < 0)
             return -(int)e->class;
-        if (answer.status == 429)
+        if (answer.status == 429 && ++limits < r->options.tries)
             continue;
         if (answer.status != 401) {
             auth_accepted(r->auth, ref, use);
@@ -244,10 +258,8 @@ static int exchange(struct registry *r, const struct oci_ref *ref, struct http_r
             return 0;
         }
         use->refusals++;
-        do {
-            if (authorize(r, ref, &answer, use, &limited, e) < 0)
-                return -(int)e->class;
-        } while (limited);
+        if (authorize(r, ref, &answer, use, &limits, e) < 0)
+            return -(int)e->class;
     }
 }
 

@@ -24,7 +24,7 @@
 
 #define LIMIT_DOCKER_CONFIG ((size_t)4 << 20)
 
-static void secret_free(char *text)
+void secret_free(char *text)
 {
     if (text)
         explicit_bzero(text, strlen(text));

@@ -3,13 +3,13 @@
  * Registering a template with a server that speaks the E2B API.
  *
  * An alias is claimed by the first call (POST /v3/templates), long before anything is built, and
- * stays claimed when the build fails: that an alias exists proves nothing. So the build behind it is
- * looked at first; a dead one is removed, one that is under way is waited for, since it may be another
- * baker's; and whoever claims an alias and then fails gives it back.
+ * stays claimed when the build fails: that an alias exists proves nothing. So the build behind it
+ * is looked at first; a dead one is removed, one that is under way is waited for, since it may be
+ * another baker's; and whoever claims an alias and then fails gives it back.
  *
- * Two families of servers exist. AgentENV has one build per template, both with the same id, and refuses to
- * build an alias again until it is deleted. E2B Cloud adds a build to the template, and deleting would
- * take good builds along. Equal ids tell the first from the second.
+ * Two families of servers exist. AgentENV has one build per template, both with the same id, and
+ * refuses to build an alias again until it is deleted. E2B Cloud adds a build to the template, and
+ * deleting would take good builds along. Equal ids tell the first from the second.
  */
 #include "registry/e2b_internal.h"
 
@@ -65,8 +65,7 @@ struct session {
 
 static int check_options(const struct e2b_options *o, struct err *e)
 {
-    static const char letters[] =
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~";
+    static const char letters[] = E2B_ID_LETTERS ".~";
     if (!o->api_url ||
         (strncmp(o->api_url, "http://", 7) != 0 && strncmp(o->api_url, "https://", 8) != 0)) {
         err_set(e, ERR_INPUT, "the template server's address must start with http:// or https://");
@@ -124,9 +123,7 @@ void e2b_free(struct e2b *c)
         return;
     http_free(c->http);
     http_free(c->cleanup_http);
-    if (c->key_header)
-        explicit_bzero(c->key_header, strlen(c->key_header));
-    free(c->key_header);
+    secret_free(c->key_header);
     free(c->api_url);
     free(c);
 }
@@ -370,8 +367,8 @@ static int poll_build(const struct session *s, struct build *b, int64_t budget_m
 }
 
 /*
- * A build under way that is not ours: waits for it as long as a build of its age deserves. What can be
- * told about it afterwards is in b->state; only trouble with the server is an error.
+ * A build under way that is not ours: waits for it as long as a build of its age deserves. What can
+ * be told about it afterwards is in b->state; only trouble with the server is an error.
  */
 static int wait_for_other(const struct session *s, struct build *b, struct err *e)
 {

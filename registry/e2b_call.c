@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One call to the template server. Refusals come in four shapes: JSON {code, message}; the same with
- * status 500 around a code that says better what happened; plain text from before the handler; and an
- * empty 401. All become one error here; e2b.c decides by code alone.
+ * One call to the template server. Refusals come in four shapes: JSON {code, message}; the same
+ * with status 500 around a code that says better what happened; plain text from before the handler;
+ * and an empty 401. All become one error here; e2b.c decides by code alone.
  */
 #include "registry/e2b_internal.h"
 
@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/text.h"
 
 enum {
     CALL_TIMEOUT_MS = 60 * 1000,
@@ -42,11 +43,8 @@ char *e2b_clean(const char *text, size_t max_len, bool lines)
     while (len > 0 && (unsigned char)text[len - 1] <= ' ')
         len--;
     char *clean = mem_strndup(text, len);
-    for (size_t i = 0; clean && i < len; i++) {
-        bool kept = (unsigned char)clean[i] >= ' ' && clean[i] != 0x7F;
-        if (!kept && !(lines && clean[i] == '\n'))
-            clean[i] = ' ';
-    }
+    if (clean)
+        text_make_harmless(clean, lines);
     return clean;
 }
 
@@ -113,6 +111,9 @@ static bool wait_limited(const struct e2b *c, const struct e2b_reply *r, int64_t
                          struct err *e)
 {
     int64_t wait = r->retry_after_ms >= 0 ? r->retry_after_ms : LIMITED_WAIT_MS;
+    /* "Retry-After: 0" does not mean as fast as we can. */
+    if (wait < c->options.poll_interval_ms)
+        wait = c->options.poll_interval_ms;
     if (clock_ms() + wait > deadline_ms)
         return false;
     return cancel_sleep_ms(c->options.cancel, (long)wait, e) == 0;
@@ -170,13 +171,11 @@ int e2b_malformed(const struct e2b *c, const char *doing, const char *why, struc
 int e2b_take_id(char **out, const struct e2b *c, const struct json *object, const char *key,
                 const char *doing, struct err *e)
 {
-    static const char letters[] =
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     bool is_object = object && json_kind(object) == JSON_KIND_OBJECT;
     const struct json *member = is_object ? json_member(object, key) : NULL;
     const char *id = member ? json_as_string(member) : NULL;
     size_t len = id ? strlen(id) : 0;
-    if (len == 0 || len > ID_MAX_LEN || strspn(id, letters) != len)
+    if (len == 0 || len > ID_MAX_LEN || strspn(id, E2B_ID_LETTERS) != len)
         return e2b_malformed(c, doing, key, e);
     char *copy = mem_strdup(id);
     if (!copy)

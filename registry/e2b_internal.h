@@ -19,6 +19,9 @@ struct e2b {
     struct http *cleanup_http; /* not cancelled: takes a claimed alias back after Ctrl-C */
 };
 
+/* What ids and aliases are made of. */
+#define E2B_ID_LETTERS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+
 /* ---- e2b_call.c ---------------------------------------------------------------------------- */
 
 struct e2b_call {
@@ -40,8 +43,8 @@ void e2b_reply_fini(struct e2b_reply *r);
 #define AUTO_E2B_REPLY CLEANUP(e2b_reply_fini)
 
 /*
- * One call, repeated while that can help: GET and DELETE after network errors and 5xx, all after a 429.
- * 0 once there is an answer, whatever its code. Messages name the server.
+ * One call, repeated while that can help: GET and DELETE after network errors and 5xx, all after a
+ * 429. 0 once there is an answer, whatever its code. Messages name the server.
  */
 int e2b_send(struct e2b *c, const struct e2b_call *call, struct e2b_reply *out,
              struct err *e) MUST_USE;
@@ -50,7 +53,7 @@ int e2b_send(struct e2b *c, const struct e2b_call *call, struct e2b_reply *out,
 int e2b_refused(const struct e2b *c, const struct e2b_reply *r, const char *doing, struct err *e);
 
 /* A copy of text from the server that is fit for a terminal: at most `max_len` bytes, no trailing
- * blanks, control characters as spaces (but newlines if `lines`). NULL when memory is short. */
+ * blanks, text_make_harmless. NULL when memory is short. */
 char *e2b_clean(const char *text, size_t max_len, bool lines) MUST_USE;
 
 /* ERR_CORRUPT: an answer that lacks something or holds nonsense. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Requests to the template server. Servers differ: AgentENV takes any case in a name and has no
- * upper limit on CPUs, E2B Cloud lower-cases names and wants even amounts. What both accept is left to
- * the caller; here stands what neither does, and the markup filter of AgentENV, which refuses a whole
- * request for a '<' that starts something like a tag, with a text that helps nobody.
+ * upper limit on CPUs, E2B Cloud lower-cases names and wants even amounts. What both accept is left
+ * to the caller; here stands what neither does, and the markup filter of AgentENV, which refuses a
+ * whole request for a '<' that starts something like a tag, with a text that helps nobody.
  */
 #include "registry/e2b_internal.h"
 
@@ -17,9 +17,6 @@ enum {
     MEMORY_MIN_MB = 128,
     BODY_MAX_LEN = 2 << 20 /* a server's limit for a JSON body */
 };
-
-static const char alias_letters[] =
-    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 static int markup(struct err *e, const char *what)
 {
@@ -95,7 +92,7 @@ static int check_size(const struct e2b_template *t, struct err *e)
 int e2b_check_template(const struct e2b_template *t, struct err *e)
 {
     size_t len = strlen(t->alias);
-    if (len == 0 || len > NAME_MAX_LEN || strspn(t->alias, alias_letters) != len)
+    if (len == 0 || len > NAME_MAX_LEN || strspn(t->alias, E2B_ID_LETTERS) != len)
         return err_set(e, ERR_INPUT,
                        "alias '%.140s': 1 to %d letters, digits, '-' and '_' are allowed", t->alias,
                        NAME_MAX_LEN);

@@ -81,12 +81,12 @@ static int head_once(struct registry *r, const struct oci_ref *ref, const char *
 int registry_head(struct registry *r, const struct oci_ref *ref, struct digest *out, struct err *e)
 {
     struct retry retry = registry_retry(r);
-    AUTO_FREE char *path = manifest_path(ref);
 
-    if (!path)
-        return err_nomem(e, "request");
     if (check_registry_ref(ref, e) < 0)
         return -(int)e->class;
+    AUTO_FREE char *path = manifest_path(ref);
+    if (!path)
+        return err_nomem(e, "request");
     while (head_once(r, ref, path, out, e) < 0) {
         if (!retry_again(&retry, e))
             return image_error(ref, e);
@@ -161,13 +161,13 @@ int registry_manifest(struct registry *r, const struct oci_ref *ref, struct oci_
 {
     struct retry retry = registry_retry(r);
     bool refetched = false;
-    AUTO_FREE char *path = manifest_path(ref);
 
     buf_init(body, LIMIT_MANIFEST);
-    if (!path)
-        return err_nomem(e, "request");
     if (check_registry_ref(ref, e) < 0)
         return -(int)e->class;
+    AUTO_FREE char *path = manifest_path(ref);
+    if (!path)
+        return err_nomem(e, "request");
     while (manifest_once(r, ref, path, out, body, e) < 0) {
         bool again = e->class == ERR_DIGEST && !refetched;
         if (again)

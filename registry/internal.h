@@ -30,7 +30,7 @@ struct http;
 
 struct http_options {
     int64_t connect_timeout_ms;          /* 0: 10,000 */
-    int64_t stall_timeout_ms;            /* no byte either way for this long: ERR_NET; 0: 30,000 */
+    int64_t stall_timeout_ms;            /* no byte has arrived for this long: ERR_NET; 0: 30,000 */
     bool plain_http_anywhere;            /* http:// is fine for every host */
     const char *const *plain_http_hosts; /* else for these, and loopback; NULL-terminated or NULL;
                                             borrowed until http_free */
@@ -186,6 +186,9 @@ struct credential {
     bool identity_token; /* goes to the token server as a refresh token */
 };
 void credential_fini(struct credential *c);
+
+/* Wipes a text, then frees it. */
+void secret_free(char *text);
 
 struct credential_options {
     const char *config_path;   /* NULL: see registry_options */

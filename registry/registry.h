@@ -22,8 +22,9 @@ struct registry_options {
     /* Hosts spoken to over plain HTTP, besides loopback addresses and localhost; NULL-terminated
      * or NULL. */
     const char *const *plain_http_hosts;
-    const char
-        *config_path; /* docker config.json; NULL: $REGISTRY_AUTH_FILE, $DOCKER_CONFIG, ~/.docker */
+    /* docker's config.json; NULL: the file $REGISTRY_AUTH_FILE, else config.json in $DOCKER_CONFIG
+     * or in ~/.docker. */
+    const char *config_path;
     int64_t connect_timeout_ms;  /* 0: 10,000 */
     int64_t stall_timeout_ms;    /* no bytes for this long ends a try; 0: 30,000 */
     unsigned tries;              /* for what err_retryable says; 0: 5 */
@@ -51,8 +52,8 @@ int registry_head(struct registry *r, const struct oci_ref *ref, struct digest *
 
 /* GET of a manifest or index by the ref's digest, else tag; bytes into `body` (ceiling
  * LIMIT_MANIFEST), verified against the digest if there is one, else against the one the registry
- * states. *out has media type, digest of the bytes and size. `body` is initialised here, and is to
- * be finished by the caller whatever the result. */
+ * states. *out has media type, digest of the bytes and size, and is for oci_descriptor_fini. `body`
+ * is initialised here, and is to be finished by the caller whatever the result. */
 int registry_manifest(struct registry *r, const struct oci_ref *ref, struct oci_descriptor *out,
                       struct buf *body, struct err *e) MUST_USE;
 
@@ -73,12 +74,13 @@ int registry_blob(struct registry *r, const struct oci_ref *ref, const struct oc
 
 /* ---- Template server (E2B API) ------------------------------------------------------------ */
 
+/* Borrowed for e2b_new, but for `cancel`: until e2b_free. */
 struct e2b_options {
-    const char *api_url;      /* "http://127.0.0.1:8000" */
-    const char *api_key;      /* sent as X-API-Key; never printed */
-    int64_t poll_interval_ms; /* 0: 1,000 growing to 5,000 */
-    int64_t build_timeout_ms; /* 0: 1,800,000 */
-    const struct cancel *cancel;
+    const char *api_url;         /* "http://127.0.0.1:8000" */
+    const char *api_key;         /* sent as X-API-Key; never printed */
+    int64_t poll_interval_ms;    /* 0: 1,000 growing to 5,000 */
+    int64_t build_timeout_ms;    /* 0: 1,800,000 */
+    const struct cancel *cancel; /* may be NULL */
 };
 
 /* A step as the server takes it: type RUN, ENV, WORKDIR, USER and its arguments. */
@@ -99,6 +101,7 @@ struct e2b_template {
     bool force; /* build again although a ready template has the alias */
 };
 
+/* Finish with e2b_result_fini. */
 struct e2b_result {
     char *template_id;
     char *build_id;
@@ -115,15 +118,15 @@ DEFINE_AUTO(e2b, e2b_free)
 #define AUTO_E2B CLEANUP(e2b_free_auto_)
 
 /*
- * Registers a template under its alias: looks the alias up, waits for a build of it that is under way,
- * removes a failed or stuck one, creates (POST /v3/templates), starts the build
- * (POST /v2/templates/{id}/builds/{id}), polls the status until ready or error; a failed build's alias
- * is freed again, also after a cancellation. With `force` on a server that keeps one build per
+ * Registers a template under its alias: looks the alias up, waits for a build of it that is under
+ * way, removes a failed or stuck one, creates (POST /v3/templates), starts the build (POST
+ * /v2/templates/{id}/builds/{id}), polls the status until ready or error; a failed build's alias is
+ * freed again, also after a cancellation. With `force` on a server that keeps one build per
  * template the ready one is deleted first.
- * ERR_STEP: the build failed, with the server's reason. ERR_TIMEOUT: not ready in time. ERR_DENIED: key,
- * or an alias of someone else. ERR_BUSY: others keep taking the alias. ERR_UNSUPPORTED: refused by the
- * server, or a text holds '<', which servers may take for markup. ERR_NET, ERR_LIMIT, ERR_CORRUPT.
- * Thread-safe.
+ * ERR_STEP: the build failed, with the server's reason. ERR_TIMEOUT: not ready in time. ERR_DENIED:
+ * key, or an alias of someone else. ERR_BUSY: others keep taking the alias. ERR_UNSUPPORTED:
+ * refused by the server, or a text holds '<', which servers may take for markup. ERR_NET,
+ * ERR_LIMIT, ERR_CORRUPT. Thread-safe.
  */
 int e2b_register(struct e2b *c, const struct e2b_template *t, e2b_log *log, void *ctx,
                  struct e2b_result *out, struct err *e) MUST_USE;

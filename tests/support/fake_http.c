@@ -4,6 +4,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -203,6 +204,9 @@ static void *accept_all(void *argument)
         int fd = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC);
         if (fd < 0)
             return NULL;
+        /* An answer goes out in several writes; none is to wait for the client's acknowledgement. */
+        int on = 1;
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
         (void)pthread_mutex_lock(&s->lock);
         if (s->stopping || s->count == MAX_CONNECTIONS) {
             close(fd);

@@ -69,7 +69,7 @@ static void expect_content(const struct test_layer *l, const char *path, const c
 
 /* ---- Metadata ---- */
 
-static void case_032_binary_attributes(void **state)
+static void binary_attributes(void **state)
 {
     (void)state;
     struct test_layer l;
@@ -91,7 +91,7 @@ static void case_032_binary_attributes(void **state)
     test_layer_fini(&l);
 }
 
-static void case_032_libarchive_attributes_and_repeats(void **state)
+static void libarchive_attributes_and_repeats(void **state)
 {
     (void)state;
     struct test_layer l;
@@ -107,7 +107,7 @@ static void case_032_libarchive_attributes_and_repeats(void **state)
     test_layer_fini(&l);
 }
 
-static void case_011_overlay_attributes_are_dropped(void **state)
+static void overlay_attributes_are_dropped(void **state)
 {
     (void)state;
     struct test_layer l;
@@ -119,7 +119,7 @@ static void case_011_overlay_attributes_are_dropped(void **state)
     test_layer_fini(&l);
 }
 
-static void case_033_empty_values(void **state)
+static void empty_values(void **state)
 {
     (void)state;
     struct test_layer l;
@@ -128,7 +128,7 @@ static void case_033_empty_values(void **state)
     test_layer_fini(&l);
 }
 
-static void case_034_many_and_large_attributes(void **state)
+static void many_and_large_attributes(void **state)
 {
     (void)state;
     struct err e = ERR_INIT;
@@ -170,7 +170,7 @@ static void case_034_many_and_large_attributes(void **state)
     buf_fini(&tar);
 }
 
-static void case_036_owner_ids(void **state)
+static void owner_ids(void **state)
 {
     (void)state;
     struct test_layer l;
@@ -195,7 +195,7 @@ static void expect_time(const struct test_layer *l, const char *path, int64_t se
     assert_int_equal(entry->mtime_nanoseconds, nanoseconds);
 }
 
-static void case_038_times(void **state)
+static void times(void **state)
 {
     (void)state;
     struct test_layer l;
@@ -232,7 +232,7 @@ static void check_names(void)
     test_layer_fini(&l);
 }
 
-static void case_039_names_are_bytes(void **state)
+static void names_are_bytes(void **state)
 {
     (void)state;
     check_names();
@@ -261,7 +261,17 @@ static void names_have_limits(void **state)
     for (int i = 0; i < 41; i++)
         assert_int_equal(buf_printf(&text, &e, "%099d/", i), 0);
     refuse(buf_text(&text), ERR_LIMIT, "a path of 4099 bytes");
+    for (int i = 0; i < 41; i++) /* does not make it shorter on its way */
+        assert_int_equal(buf_add_text(&text, "../", &e), 0);
+    refuse(buf_text(&text), ERR_LIMIT, "a path of 4099 bytes");
     buf_fini(&text);
+}
+
+static void the_root_is_a_directory(void **state)
+{
+    (void)state;
+    refuse("F f x\nH ./ f", ERR_CORRUPT, "the root of the image is not a directory");
+    refuse("S ./ f", ERR_CORRUPT, "the root of the image is not a directory");
 }
 
 static void devices_have_limits(void **state)
@@ -312,7 +322,7 @@ static void add_sparse(struct buf *tar, const char *name, const uint64_t *map, s
     tar_content(tar, data, strlen(data));
 }
 
-static void case_041_old_gnu_sparse(void **state)
+static void old_gnu_sparse(void **state)
 {
     (void)state;
     struct err e = ERR_INIT;
@@ -345,7 +355,7 @@ static void case_041_old_gnu_sparse(void **state)
     buf_fini(&tar);
 }
 
-static void case_041_sparse_map_out_of_order(void **state)
+static void sparse_map_out_of_order(void **state)
 {
     (void)state;
     struct buf tar;
@@ -367,7 +377,7 @@ static void case_041_sparse_map_out_of_order(void **state)
     buf_fini(&tar);
 }
 
-static void case_041_pax_sparse(void **state)
+static void pax_sparse(void **state)
 {
     (void)state;
     struct err e = ERR_INIT;
@@ -420,7 +430,7 @@ static void expect_tar(const struct buf *blob, const struct buf *tar, const char
     test_layer_fini(&l);
 }
 
-static void case_043_zstd_frames(void **state)
+static void zstd_frames(void **state)
 {
     (void)state;
     struct buf tar;
@@ -449,7 +459,7 @@ static void case_043_zstd_frames(void **state)
     buf_fini(&blob);
 }
 
-static void case_043_gzip_members(void **state)
+static void gzip_members(void **state)
 {
     (void)state;
     struct buf tar;
@@ -472,7 +482,43 @@ static void case_043_gzip_members(void **state)
     buf_fini(&blob);
 }
 
-static void case_045_zstd_windows(void **state)
+static int read_one_byte(void *self, uint64_t off, void *data, size_t len, size_t *got,
+                         struct err *e UNUSED)
+{
+    const struct buf *blob = self;
+    *got = len > 0 && off < blob->len ? 1 : 0;
+    memcpy(data, blob->data + off, *got);
+    return 0;
+}
+
+static void sources_may_give_less_than_asked(void **state)
+{
+    (void)state;
+    struct err e = ERR_INIT;
+    struct buf tar;
+    struct buf blobs[3];
+    make_tar(&tar);
+    make_tar(&blobs[0]);
+    start(&blobs[1]);
+    gzip_member(&blobs[1], tar.data, tar.len);
+    start(&blobs[2]);
+    zstd_frame(&blobs[2], tar.data, tar.len, 0);
+    for (size_t i = 0; i < ARRAY_LEN(blobs); i++) {
+        char type[] = TAR_TYPE;
+        AUTO_OCI_LAYER struct oci_layer *layer = NULL;
+        struct source source = {.read = read_one_byte, .self = &blobs[i], .size = blobs[i].len};
+        struct oci_layer_options options = {.blob = {.media_type = type, .size = source.size}};
+        digest_bytes(&options.blob.digest, blobs[i].data, blobs[i].len);
+        digest_bytes(&options.diff_id, tar.data, tar.len);
+        if (oci_layer_read(&layer, &source, &options, &e) < 0)
+            fail_msg("%s", e.text);
+        assert_int_equal(oci_layer_count(layer), 3);
+        buf_fini(&blobs[i]);
+    }
+    buf_fini(&tar);
+}
+
+static void zstd_windows(void **state)
 {
     (void)state;
     struct buf tar;
@@ -493,7 +539,7 @@ static void case_045_zstd_windows(void **state)
     buf_fini(&blob);
 }
 
-static void case_046_media_type_is_a_hint(void **state)
+static void media_type_is_a_hint(void **state)
 {
     (void)state;
     struct buf tar;
@@ -519,7 +565,7 @@ static void case_046_media_type_is_a_hint(void **state)
     buf_fini(&zstd);
 }
 
-static void case_047_cut_after_the_end_of_the_tar(void **state)
+static void cut_after_the_end_of_the_tar(void **state)
 {
     (void)state;
     struct err e = ERR_INIT;
@@ -556,7 +602,7 @@ static void expect_no_entries(const struct buf *blob, const struct buf *plain, c
     test_layer_fini(&l);
 }
 
-static void case_048_empty_layers(void **state)
+static void empty_layers(void **state)
 {
     (void)state;
     struct buf empty;
@@ -584,7 +630,7 @@ static void case_048_empty_layers(void **state)
     buf_fini(&blob);
 }
 
-static void case_048_no_end_blocks(void **state)
+static void no_end_blocks(void **state)
 {
     (void)state;
     struct buf tar;
@@ -624,7 +670,7 @@ static void not_a_tar(void **state)
 
 /* ---- Digests ---- */
 
-static void case_051_digests(void **state)
+static void digests(void **state)
 {
     (void)state;
     struct err e = ERR_INIT;
@@ -721,30 +767,32 @@ static void every_allocation_may_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_011_overlay_attributes_are_dropped),
-        cmocka_unit_test(case_032_binary_attributes),
-        cmocka_unit_test(case_032_libarchive_attributes_and_repeats),
-        cmocka_unit_test(case_033_empty_values),
-        cmocka_unit_test(case_034_many_and_large_attributes),
-        cmocka_unit_test(case_036_owner_ids),
-        cmocka_unit_test(case_038_times),
-        cmocka_unit_test(case_039_names_are_bytes),
+        cmocka_unit_test(overlay_attributes_are_dropped),
+        cmocka_unit_test(binary_attributes),
+        cmocka_unit_test(libarchive_attributes_and_repeats),
+        cmocka_unit_test(empty_values),
+        cmocka_unit_test(many_and_large_attributes),
+        cmocka_unit_test(owner_ids),
+        cmocka_unit_test(times),
+        cmocka_unit_test(names_are_bytes),
         cmocka_unit_test(names_have_limits),
+        cmocka_unit_test(the_root_is_a_directory),
         cmocka_unit_test(devices_have_limits),
         cmocka_unit_test(data_of_other_types_is_skipped),
-        cmocka_unit_test(case_041_old_gnu_sparse),
-        cmocka_unit_test(case_041_sparse_map_out_of_order),
-        cmocka_unit_test(case_041_pax_sparse),
-        cmocka_unit_test(case_043_zstd_frames),
-        cmocka_unit_test(case_043_gzip_members),
-        cmocka_unit_test(case_045_zstd_windows),
-        cmocka_unit_test(case_046_media_type_is_a_hint),
-        cmocka_unit_test(case_047_cut_after_the_end_of_the_tar),
-        cmocka_unit_test(case_048_empty_layers),
-        cmocka_unit_test(case_048_no_end_blocks),
+        cmocka_unit_test(old_gnu_sparse),
+        cmocka_unit_test(sparse_map_out_of_order),
+        cmocka_unit_test(pax_sparse),
+        cmocka_unit_test(zstd_frames),
+        cmocka_unit_test(gzip_members),
+        cmocka_unit_test(sources_may_give_less_than_asked),
+        cmocka_unit_test(zstd_windows),
+        cmocka_unit_test(media_type_is_a_hint),
+        cmocka_unit_test(cut_after_the_end_of_the_tar),
+        cmocka_unit_test(empty_layers),
+        cmocka_unit_test(no_end_blocks),
         cmocka_unit_test(bytes_after_the_tar_count_for_the_digest),
         cmocka_unit_test(not_a_tar),
-        cmocka_unit_test(case_051_digests),
+        cmocka_unit_test(digests),
         cmocka_unit_test(cancelled),
         cmocka_unit_test(every_allocation_may_fail),
     };

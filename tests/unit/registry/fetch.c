@@ -641,10 +641,8 @@ static void test_cancel(void **state UNUSED)
     pthread_t thread;
 
     world_start(&w, stall_handler, &s, NULL);
-    int64_t start = clock_ms();
     assert_int_equal(pthread_create(&thread, NULL, cancel_when_arrived, &s), 0);
     assert_int_equal(world_pull(&w, &e), -ERR_CANCELLED);
-    assert_true(clock_ms() - start < 5000);
     (void)pthread_join(thread, NULL);
     world_stop(&w);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Tokens: reply shapes, tokens that die during a pull, refusals, identity tokens; and rate limits. */
+/* Tokens: reply shapes, tokens that die during a pull, refusals, identity tokens; and rate
+ * limits. */
 #include "world.h"
 
 /* ---- A registry that wants tokens ------------------------------------------------------- */
@@ -292,6 +293,7 @@ static void test_rate_limit(void **state UNUSED)
         {2, "0", 0, 3},
         {1, "1", 0, 2},
         {1000, NULL, -ERR_LIMIT, TRIES},
+        {1000, "0", -ERR_LIMIT, TRIES},
         {1, "3600", -ERR_LIMIT, 1},
     };
 
