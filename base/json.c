@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/text.h"
 
 /* A member that marks an object (or an element that marks an array) as incomplete. */
 static const char poison[] = "\x01out of memory";
@@ -248,25 +249,6 @@ struct json *json_new_object(void)
 struct json *json_new_array(void)
 {
     return wrap(json_array());
-}
-
-/* Length of the UTF-8 sequence at `at` (1..4), 0 if it is malformed; RFC 3629, section 4. */
-static size_t utf8_sequence(const uint8_t *at, size_t left)
-{
-    uint8_t lead = at[0];
-    if (lead < 0x80)
-        return 1;
-    size_t len = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-    if (lead < 0xc2 || lead > 0xf4 || left < len)
-        return 0;
-    for (size_t i = 1; i < len; i++) {
-        if ((at[i] & 0xc0) != 0x80)
-            return 0;
-    }
-    if ((lead == 0xe0 && at[1] < 0xa0) || (lead == 0xed && at[1] > 0x9f) ||
-        (lead == 0xf0 && at[1] < 0x90) || (lead == 0xf4 && at[1] > 0x8f))
-        return 0;
-    return len;
 }
 
 struct json *json_new_string(const char *text)

@@ -11,6 +11,7 @@
 
 #include "base/mem.h"
 #include "cli/cmd.h"
+#include "base/text.h"
 
 #ifndef TB2_VERSION
 #define TB2_VERSION "unknown"
@@ -141,9 +142,10 @@ static int overview(bool wanted)
 
 int report_error(const struct err *e)
 {
-    fprintf(stderr, "tb2-bake: %s\n", e->text);
-    if (e->hint[0])
-        fprintf(stderr, "  %s\n", e->hint);
+    struct err shown = *e;
+    fprintf(stderr, "tb2-bake: %s\n", text_make_harmless(shown.text));
+    if (shown.hint[0])
+        fprintf(stderr, "  %s\n", text_make_harmless(shown.hint));
     if (e->class == ERR_INPUT)
         return EXIT_USAGE;
     if (e->class == ERR_BUSY)

@@ -17,12 +17,14 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "cli/cmd.h"
 
-enum { REDRAW_MS = 200, ROWS_MAX = 64, OUTPUT_SHOWN_MAX = 256 };
+enum { REDRAW_MS = 200, ROWS_MAX = 64, OUTPUT_SHOWN_MAX = 256, TASK_SHOWN_MAX = 256 };
 
 struct row {
     const struct bake_task_result *result;
+    char name[TASK_SHOWN_MAX]; /* the task's, harmless */
     int64_t stage_start_ms;
     int64_t task_start_ms;
     uint64_t done;
@@ -46,6 +48,14 @@ struct ui {
     size_t failed;
     int64_t start_ms;
 };
+
+/* One line of it. Text from a guest goes to a terminal: control characters could drive it. */
+static void copy_harmless(char *to, size_t to_len, const char *text)
+{
+    snprintf(to, to_len, "%s", text);
+    for (char *at = text_make_harmless(to); (at = strpbrk(at, "\n\t"));)
+        *at = ' ';
+}
 
 /* ---- The live block ---- */
 
@@ -89,7 +99,7 @@ static void draw_row(struct ui *u, const struct row *r, int64_t now_ms, size_t c
     else if (r->result->stage == STAGE_STEPS)
         snprintf(detail, sizeof(detail), "%s", r->output);
     char line[OUTPUT_SHOWN_MAX + 128];
-    snprintf(line, sizeof(line), "  %-32.32s %-9s %8s  %s", r->result->task,
+    snprintf(line, sizeof(line), "  %-32.32s %-9s %8s  %s", r->name,
              bake_stage_name(r->result->stage), print_duration(now_ms - r->stage_start_ms, time),
              detail);
     draw_line(u, line, columns);
@@ -147,6 +157,7 @@ static struct row *find_row(struct ui *u, const struct bake_task_result *result)
         return NULL;
     struct row *r = &u->rows[u->row_count++];
     *r = (struct row){.result = result, .task_start_ms = clock_ms()};
+    copy_harmless(r->name, sizeof(r->name), result->task);
     return r;
 }
 
@@ -157,27 +168,19 @@ static void drop_row(struct ui *u, struct row *r)
     u->row_count--;
 }
 
-/* Text from a guest goes to a terminal: control characters could drive it. */
-static void copy_harmless(char *to, size_t to_len, const char *text)
-{
-    size_t len = 0;
-    for (; text[len] && len + 1 < to_len; len++)
-        to[len] = (unsigned char)text[len] < 0x20 || text[len] == 0x7f ? ' ' : text[len];
-    to[len] = 0;
-}
-
 static void print_finished(const struct row *r)
 {
     const struct bake_task_result *result = r->result;
     char time[SIZE_TEXT_MAX];
     print_duration(clock_ms() - r->task_start_ms, time);
-    fprintf(stderr, "%-32s %-9s %8s  %s\n", result->task, bake_outcome_name(result->outcome), time,
+    fprintf(stderr, "%-32s %-9s %8s  %s\n", r->name, bake_outcome_name(result->outcome), time,
             result->alias ? result->alias : "");
     if (result->outcome != OUTCOME_FAILED)
         return;
-    fprintf(stderr, "  %s\n", result->err.text);
-    if (result->err.hint[0])
-        fprintf(stderr, "  %s\n", result->err.hint);
+    struct err shown = result->err;
+    fprintf(stderr, "  %s\n", text_make_harmless(shown.text));
+    if (shown.hint[0])
+        fprintf(stderr, "  %s\n", text_make_harmless(shown.hint));
 }
 
 static void note_finished(struct ui *u, struct row *r)
@@ -203,7 +206,7 @@ static void take_event(struct ui *u, const struct bake_event *event)
         r->stage_start_ms = clock_ms();
         r->output[0] = 0;
         if (u->mode == UI_PLAIN)
-            fprintf(stderr, "%s: %s\n", r->result->task, bake_stage_name(r->result->stage));
+            fprintf(stderr, "%s: %s\n", r->name, bake_stage_name(r->result->stage));
         break;
     case EVENT_PROGRESS:
         r->done = event->done;
@@ -212,7 +215,7 @@ static void take_event(struct ui *u, const struct bake_event *event)
     case EVENT_OUTPUT:
         copy_harmless(r->output, sizeof(r->output), event->text);
         if (u->verbose && u->mode == UI_PLAIN)
-            fprintf(stderr, "%s: | %s\n", r->result->task, r->output);
+            fprintf(stderr, "%s: | %s\n", r->name, r->output);
         break;
     case EVENT_TASK_FINISHED:
         note_finished(u, r);
@@ -253,7 +256,9 @@ static void log_line(void *ctx, enum log_level level, const char *module, const 
     struct ui *u = ctx;
     pthread_mutex_lock(&u->lock);
     erase_block(u);
-    fprintf(stderr, "%s: %s: %s\n", names[level], module, message);
+    char shown[ERR_TEXT_MAX];
+    snprintf(shown, sizeof(shown), "%s", message);
+    fprintf(stderr, "%s: %s: %s\n", names[level], module, text_make_harmless(shown));
     pthread_mutex_unlock(&u->lock);
 }
 
@@ -305,13 +310,15 @@ static int64_t sum_stages(const struct bake_task_result *r, enum bake_stage from
 static void print_task(const struct bake_task_result *r, int task_width)
 {
     char columns[5][SIZE_TEXT_MAX];
+    char name[TASK_SHOWN_MAX];
+    copy_harmless(name, sizeof(name), r->task);
     print_duration(sum_stages(r, STAGE_RESOLVE, STAGE_PULL), columns[0]);
     print_duration(sum_stages(r, STAGE_INGEST, STAGE_ASSEMBLE), columns[1]);
     print_duration(sum_stages(r, STAGE_BOOT, STAGE_READY), columns[2]);
     print_duration(sum_stages(r, STAGE_SNAPSHOT, STAGE_PROVE), columns[3]);
     print_duration(sum_stages(r, STAGE_PLAN, STAGE_REGISTER), columns[4]);
     bool good = r->outcome == OUTCOME_READY || r->outcome == OUTCOME_UNCHANGED;
-    printf("%-*s  %-9s  %8s  %8s  %8s  %8s  %8s  %s\n", task_width, r->task,
+    printf("%-*s  %-9s  %8s  %8s  %8s  %8s  %8s  %s\n", task_width, name,
            bake_outcome_name(r->outcome), columns[0], columns[1], columns[2], columns[3],
            columns[4], good && r->alias ? r->alias : bake_stage_name(r->stage));
 }
@@ -322,9 +329,10 @@ static void print_failures(const struct bake_report *r)
         const struct bake_task_result *result = &r->results[i];
         if (result->outcome != OUTCOME_FAILED)
             continue;
-        printf("\n%s\n", result->err.text);
-        if (result->err.hint[0])
-            printf("  %s\n", result->err.hint);
+        struct err shown = result->err;
+        printf("\n%s\n", text_make_harmless(shown.text));
+        if (shown.hint[0])
+            printf("  %s\n", text_make_harmless(shown.hint));
     }
 }
 
