@@ -278,12 +278,20 @@ static int forward_output(void *ctx, int stream, const void *data, size_t len, s
 }
 
 /* What is piped into the command: nothing when stdin is a terminal or closed. */
-static int read_stdin(struct buf *out, struct err *e)
+static int read_stdin(struct buf *out, const struct cancel *c, struct err *e)
 {
     if (isatty(STDIN_FILENO))
         return 0;
     for (;;) {
         char piece[65536];
+        struct pollfd ready[] = {{.fd = STDIN_FILENO, .events = POLLIN},
+                                 {.fd = c->fd, .events = POLLIN}};
+        if (poll(ready, ARRAY_LEN(ready), -1) < 0 && errno != EINTR)
+            return err_sys(e, "stdin");
+        if (cancel_is_set(c))
+            return cancel_check(c, e);
+        if (ready[0].revents == 0)
+            continue;
         ssize_t n = read(STDIN_FILENO, piece, sizeof(piece));
         if (n < 0 && errno == EINTR)
             continue;
@@ -323,7 +331,7 @@ static int run_run(struct global_options *g, int argc, char **argv)
     if (rc == 0)
         rc = template_load(&t, s, alias, &e);
     if (rc == 0)
-        rc = read_stdin(&input, &e);
+        rc = read_stdin(&input, g->cancel, &e);
     if (rc == 0) {
         struct template_command command = {.argv = (const char *const *)argv + optind,
                                            .input = input.data,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Command table, options that all commands share, exit status. */
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <locale.h>
 #include <signal.h>
@@ -10,8 +11,8 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "cli/cmd.h"
 #include "base/text.h"
+#include "cli/cmd.h"
 
 #ifndef TB2_VERSION
 #define TB2_VERSION "unknown"
@@ -39,6 +40,17 @@ static void catch_signals(void)
     sigaction(SIGHUP, &stop, NULL);
     struct sigaction ignore = {.sa_handler = SIG_IGN};
     sigaction(SIGPIPE, &ignore, NULL); /* a closed stdout ends nothing half way */
+}
+
+/* A stream that is closed would give its number to the next file that is opened, and what is printed
+ * would end up in that file. */
+static void fill_standard_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF &&
+            openat(AT_FDCWD, "/dev/null", O_RDWR) != fd) /* stays open over exec, as they do */
+            _exit(EXIT_ENVIRONMENT);
+    }
 }
 
 static char *default_path(const char *own, const char *xdg, const char *below_home,
@@ -155,8 +167,7 @@ int report_error(const struct err *e)
 
 int open_store(struct store **out, const struct global_options *g, struct err *e)
 {
-    int rc = store_open(out, g->store_path, e);
-    return rc < 0 ? err_in(e, "store %s", g->store_path) : 0;
+    return store_open(out, g->store_path, e);
 }
 
 static const struct command *find_command(const char *name)
@@ -191,6 +202,7 @@ static int dispatch(struct global_options *g, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    fill_standard_streams();
     struct err e = ERR_INIT;
     struct global_options g = {
         .store_path =
@@ -205,8 +217,11 @@ int main(int argc, char **argv)
     }
     catch_signals();
     int status = dispatch(&g, argc, argv);
-    if (fflush(stdout) != 0 && status == EXIT_ALL_READY) {
-        fprintf(stderr, "tb2-bake: writing the result: %s\n", strerror(errno));
+    errno = 0; /* of an earlier write that failed nothing is known but that it did */
+    bool flushed = fflush(stdout) == 0 && !ferror(stdout);
+    if (!flushed && status == EXIT_ALL_READY) {
+        fprintf(stderr, "tb2-bake: writing the result: %s\n",
+                errno ? strerror(errno) : "not all of it could be written");
         status = EXIT_ENVIRONMENT;
     }
     free(g.store_path);
