@@ -267,3 +267,6 @@ void run_event(struct run *run, const struct bake_event *event);
 int journal_open(struct run *run, char **path, struct err *e) MUST_USE;
 
 #endif
+/* One run per store at a time: what two would do twice is done once. ERR_BUSY while another runs. */
+int bake_lock(int *fd, struct store *s, struct err *e) MUST_USE;
+

@@ -196,10 +196,10 @@ static void fill_report(struct bake_report *out, struct run *run, int64_t start_
     out->store = store_stats(run->store);
 }
 
-/* One run per store at a time: what two runs would do twice is done once. */
-static int lock_store(int *fd, struct store *s, struct err *e)
+int bake_lock(int *fd, struct store *s, struct err *e)
 {
-    int rc = file_lock(fd, store_dir(s), "lock", true, false, e);
+    /* Not the lock that opens the store: others go on looking into it. */
+    int rc = file_lock(fd, store_dir(s), "runs/lock", true, false, e);
     if (rc == -ERR_BUSY) {
         err_set(e, ERR_BUSY, "another bake is using the store %s", store_path(s));
         return err_hint(e, "wait for it to end, or use another store (--store)");
@@ -212,7 +212,7 @@ int bake_run(struct bake_report *out, struct store *s, const struct bake_options
     int64_t start_ms = clock_ms();
     *out = (struct bake_report){0};
     AUTO_FD int lock = -1;
-    int rc = lock_store(&lock, s, e);
+    int rc = bake_lock(&lock, s, e);
     if (rc < 0)
         return rc;
     struct run run;
