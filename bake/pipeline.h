@@ -199,6 +199,9 @@ int template_load_record(struct template **out, struct store *s, const struct di
 int template_from_document(struct template **out, const struct json *document,
                            struct err *e) MUST_USE;
 /* Stores the document as a record and the key's pointer to it. */
+/* Tasks that have all in common but their names share a record: the catalog says which is meant. */
+int template_rename(struct template *t, const char *alias, const char *task,
+                    struct err *e) MUST_USE;
 int template_put(struct store *s, const struct digest *key, const struct json *document,
                  struct digest *record, struct err *e) MUST_USE;
 /* Points the alias to the record. */

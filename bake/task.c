@@ -79,7 +79,7 @@ static int look_up(struct baking *b, struct digest *key, bool *unchanged, struct
         return 0;
     }
     *unchanged = true;
-    return 0;
+    return template_rename(b->template, b->result->alias, b->task->name, e);
 }
 
 static void note_disks(struct baking *b)

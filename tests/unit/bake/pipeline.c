@@ -239,6 +239,48 @@ static void templates_are_found_by_alias_task_and_key(void **state)
     close_test_store(&t);
 }
 
+/* The record names the task that was baked, the catalog the one that is asked for. */
+static void tasks_share_records_under_their_own_names(void **state)
+{
+    (void)state;
+    struct store_test t;
+    open_test_store(&t);
+    put_template(t.store, "tb2-one-0000000001", "one");
+    struct err e = ERR_INIT;
+    struct template *found = NULL;
+    assert_int_equal(template_load(&found, t.store, "one", &e), 0);
+    struct digest record = found->record;
+    assert_int_equal(catalog_put(t.store, "tb2-two-0000000001", "two", &found->key, &record, &e),
+                     0);
+    template_free(MOVE(found));
+    assert_int_equal(template_load(&found, t.store, "two", &e), 0);
+    assert_string_equal(found->alias, "tb2-two-0000000001");
+    assert_string_equal(found->task, "two");
+    assert_true(digest_equal(&found->record, &record));
+    template_free(MOVE(found));
+    close_test_store(&t);
+}
+
+static void a_damaged_key_is_no_key(void **state)
+{
+    (void)state;
+    struct store_test t;
+    open_test_store(&t);
+    put_template(t.store, "tb2-one-0000000001", "one");
+    struct err e = ERR_INIT;
+    struct digest key, record;
+    bool there = true;
+    digest_bytes(&key, "tb2-one-0000000001", 18);
+    char hex[DIGEST_TEXT_MAX];
+    AUTO_FREE char *path = mem_printf("keys/%s.json", digest_hex(&key, hex));
+    AUTO_FD int fd = -1;
+    assert_int_equal(file_open(&fd, store_dir(t.store), path, O_RDWR, 0, &e), 0);
+    assert_int_equal(ftruncate(fd, 10), 0);
+    assert_int_equal(template_find_key(t.store, &key, &there, &record, &e), 0);
+    assert_false(there);
+    close_test_store(&t);
+}
+
 static void damaged_records_are_refused(void **state)
 {
     (void)state;
@@ -309,6 +351,8 @@ int main(void)
         cmocka_unit_test(vm_places_are_bounded),
         cmocka_unit_test(environment_is_sorted_and_replaced),
         cmocka_unit_test(templates_are_found_by_alias_task_and_key),
+        cmocka_unit_test(tasks_share_records_under_their_own_names),
+        cmocka_unit_test(a_damaged_key_is_no_key),
         cmocka_unit_test(damaged_records_are_refused),
         cmocka_unit_test(records_need_all_their_members),
         cmocka_unit_test(ready_checks_survive_the_record),
