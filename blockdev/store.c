@@ -47,8 +47,9 @@ struct store {
     pthread_mutex_t mutex; /* guards idle and idle_count */
     struct chunk_codec *idle[IDLE_CODECS_MAX];
     size_t idle_count;
-    atomic_bool marked;   /* tmp/<name>/boot is there, durably */
-    atomic_bool unsynced; /* chunks were offered since the last sync */
+    atomic_bool marked;     /* tmp/<name>/boot is there, durably */
+    atomic_bool distrusted; /* what is there is verified before it counts as there */
+    atomic_bool unsynced;   /* chunks were offered since the last sync */
     atomic_uint_least64_t chunks_put, chunks_new, chunk_bytes_new;
 };
 
@@ -314,6 +315,16 @@ const char *store_tmp_path(const struct store *s)
 const char *store_path(const struct store *s)
 {
     return s->path;
+}
+
+void store_distrust(struct store *s)
+{
+    atomic_store(&s->distrusted, true);
+}
+
+bool store_is_distrusted(const struct store *s)
+{
+    return atomic_load(&s->distrusted);
 }
 
 /* ---- Chunks ---------------------------------------------------------------------------- */
