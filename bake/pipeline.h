@@ -157,6 +157,8 @@ void image_free(struct image *i);
 DEFINE_AUTO(image, image_free)
 #define AUTO_IMAGE CLEANUP(image_free_auto_)
 
+/* Forgets what the store has of the image's layers and is damaged. Before image_pull. */
+int image_drop_damaged(struct image *i, struct image_room *r, struct err *e) MUST_USE;
 /* Gets the blobs of the layers that are neither ingested nor here yet. *size counts bytes fetched. */
 int image_pull(struct image *i, struct image_room *r, const struct registry_progress *progress,
                struct err *e) MUST_USE;
@@ -168,6 +170,8 @@ int image_assemble(struct image *i, struct image_room *r, uint64_t free_size,
 
 /* Layers as the store keeps them (docs/formats/store.md). */
 bool layer_has(struct store *s, const struct digest *diff_id);
+/* Forgets the layer if its file is damaged or chunks of it are missing, so that it is made again. */
+void layer_drop_damaged(struct store *s, const struct digest *diff_id);
 /* A blob that is to become a layer of the store. */
 struct layer_blob {
     const struct source *source;
@@ -195,13 +199,13 @@ int template_find_key(struct store *s, const struct digest *key, bool *found, st
                       struct err *e) MUST_USE;
 int template_load_record(struct template **out, struct store *s, const struct digest *record,
                          struct err *e) MUST_USE;
+/* Tasks that have all in common but their names share a record: the catalog says which is meant. */
+int template_rename(struct template *t, const char *alias, const char *task,
+                    struct err *e) MUST_USE;
 /* A template from a document that is not stored yet; copies it. */
 int template_from_document(struct template **out, const struct json *document,
                            struct err *e) MUST_USE;
 /* Stores the document as a record and the key's pointer to it. */
-/* Tasks that have all in common but their names share a record: the catalog says which is meant. */
-int template_rename(struct template *t, const char *alias, const char *task,
-                    struct err *e) MUST_USE;
 int template_put(struct store *s, const struct digest *key, const struct json *document,
                  struct digest *record, struct err *e) MUST_USE;
 /* Points the alias to the record. */
@@ -266,10 +270,10 @@ void baking_output(void *baking, const char *line);
 void baking_finish(struct baking *b);
 void run_event(struct run *run, const struct bake_event *event);
 
+/* One run per store at a time: what two would do twice is done once. ERR_BUSY while another runs. */
+int bake_lock(int *fd, struct store *s, struct err *e) MUST_USE;
+
 /* Opens the run's journal; *path is its name in the store, free with free(). */
 int journal_open(struct run *run, char **path, struct err *e) MUST_USE;
 
 #endif
-/* One run per store at a time: what two would do twice is done once. ERR_BUSY while another runs. */
-int bake_lock(int *fd, struct store *s, struct err *e) MUST_USE;
-
