@@ -208,7 +208,14 @@ static void locks_exclude(void **state)
     AUTO_FD int second = -1;
     assert_int_equal(file_lock(&first, dir, "lock", true, false, &e), 0);
     assert_int_equal(file_lock(&second, dir, "lock", true, false, &e), -ERR_BUSY);
+    struct cancel stop = {.fd = -1};
+    assert_int_equal(cancel_init(&stop, &e), 0);
+    cancel_set(&stop);
+    assert_int_equal(file_lock_wait(&second, dir, "lock", &stop, &e), -ERR_CANCELLED);
+    cancel_fini(&stop);
     file_close(&first);
+    assert_int_equal(file_lock_wait(&second, dir, "lock", NULL, &e), 0);
+    file_close(&second);
     assert_int_equal(file_lock(&second, dir, "lock", true, false, &e), 0);
     assert_int_equal(file_remove_tree(AT_FDCWD, path, &e), 0);
 }
