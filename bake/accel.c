@@ -184,7 +184,7 @@ int vm_accel_probe(struct vm_accel_answer *out, const struct guest_kernel *k, co
     if (rc == 0 && read_answer(dir, name, out)) /* without waiting for a probe of another kernel */
         return 0;
     if (rc == 0) /* one probe at a time: two would slow each other down, and share a directory */
-        rc = file_lock(&lock, dir, "accel.lock", true, true, e);
+        rc = file_lock_wait(&lock, dir, "accel.lock", c, e);
     if (rc < 0)
         return err_in(e, "accelerator");
     if (read_answer(dir, name, out))

@@ -282,6 +282,27 @@ int image_resolve(struct image **out, struct image_room *r, const char *text, st
 
 /* ---- Blobs ---- */
 
+/* Each layer is looked at once in a run: another task may be making it again. */
+int image_drop_damaged(struct image *i, struct image_room *r, struct err *e)
+{
+    for (size_t n = 0; n < i->config.diff_id_count; n++) {
+        const struct digest *diff_id = &i->config.diff_ids[n];
+        char digest[DIGEST_TEXT_MAX];
+        AUTO_FREE char *key = mem_printf("check %s", digest_print(diff_id, digest));
+        if (!key)
+            return err_nomem(e, digest);
+        bool mine = false;
+        int rc = once_begin(r->once, key, &mine, NULL, e);
+        if (rc < 0)
+            return rc;
+        if (!mine)
+            continue;
+        layer_drop_damaged(r->store, diff_id);
+        once_end(r->once, key, 0, NULL, e);
+    }
+    return 0;
+}
+
 /* Downloads into blobs/partial-…, which survives a kill and is continued by the next try, then
  * renames. Only one thread of one process gets here for a blob: the run lock and `once` see to
  * it. */
@@ -371,6 +392,16 @@ static int ingest_blob(struct image *i, struct image_room *r, size_t n, struct e
     return rc;
 }
 
+/* The layer is there, whoever made it and from whichever blob, or this blob is no good: it may have been
+ * damaged here, and the next run fetches it anew. */
+static void drop_blob(const struct image *i, struct image_room *r, size_t n)
+{
+    char path[BLOB_PATH_MAX];
+    blob_path(path, "blobs", &i->manifest.layers[n].digest);
+    if (!i->layout)
+        unlinkat(store_dir(r->store), path, 0);
+}
+
 static int ingest_layer(struct image *i, struct image_room *r, size_t n, struct err *e)
 {
     const struct digest *diff_id = &i->config.diff_ids[n];
@@ -396,7 +427,10 @@ static int ingest_layer(struct image *i, struct image_room *r, size_t n, struct 
 int image_ingest(struct image *i, struct image_room *r, struct err *e)
 {
     int rc = 0;
-    for (size_t n = 0; rc == 0 && n < i->manifest.layer_count; n++)
+    for (size_t n = 0; rc == 0 && n < i->manifest.layer_count; n++) {
         rc = ingest_layer(i, r, n, e);
+        if (rc == 0 || rc == -ERR_DIGEST || rc == -ERR_CORRUPT)
+            drop_blob(i, r, n);
+    }
     return rc < 0 ? err_in(e, "image %s", i->text) : 0;
 }

@@ -357,7 +357,7 @@ int guest_kernel_get(struct guest_kernel *out, const char *cache_dir, const stru
     char release[RELEASE_MAX];
     int rc = file_open_dir(&kernels, AT_FDCWD, path, e);
     if (rc == 0)
-        rc = file_lock(&lock, kernels, ".lock", true, true, e);
+        rc = file_lock_wait(&lock, kernels, ".lock", c, e);
     if (rc == 0)
         rc = newest(kernels, release, e);
     if (rc == 0 && !release[0]) {
@@ -366,7 +366,7 @@ int guest_kernel_get(struct guest_kernel *out, const char *cache_dir, const stru
             rc = newest(kernels, release, e);
     }
     if (rc < 0)
-        return rc;
+        return err_in(e, "guest kernel cache %s", path);
     struct guest_kernel k = {0};
     rc = open_release(&k, kernels, path, release, e);
     if (rc < 0) {

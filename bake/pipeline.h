@@ -170,6 +170,8 @@ int image_assemble(struct image *i, struct image_room *r, uint64_t free_size,
 
 /* Layers as the store keeps them (docs/formats/store.md). */
 bool layer_has(struct store *s, const struct digest *diff_id);
+/* Forgets the layer if its file is damaged or chunks of it are missing, so that it is made again. */
+void layer_drop_damaged(struct store *s, const struct digest *diff_id);
 /* A blob that is to become a layer of the store. */
 struct layer_blob {
     const struct source *source;
@@ -197,6 +199,9 @@ int template_find_key(struct store *s, const struct digest *key, bool *found, st
                       struct err *e) MUST_USE;
 int template_load_record(struct template **out, struct store *s, const struct digest *record,
                          struct err *e) MUST_USE;
+/* Tasks that have all in common but their names share a record: the catalog says which is meant. */
+int template_rename(struct template *t, const char *alias, const char *task,
+                    struct err *e) MUST_USE;
 /* A template from a document that is not stored yet; copies it. */
 int template_from_document(struct template **out, const struct json *document,
                            struct err *e) MUST_USE;
@@ -269,6 +274,9 @@ void baking_progress(struct baking *b, uint64_t done, uint64_t total);
 void baking_output(void *baking, const char *line);
 void baking_finish(struct baking *b);
 void run_event(struct run *run, const struct bake_event *event);
+
+/* One run per store at a time: what two would do twice is done once. ERR_BUSY while another runs. */
+int bake_lock(int *fd, struct store *s, struct err *e) MUST_USE;
 
 /* Opens the run's journal; *path is its name in the store, free with free(). */
 int journal_open(struct run *run, char **path, struct err *e) MUST_USE;

@@ -247,6 +247,8 @@ int bake_run(struct bake_report *out, struct store *s, const struct bake_options
     int rc = run_lock(&lock, s, false, e);
     if (rc < 0)
         return rc;
+    if (o->force)
+        store_distrust(s);
     struct run run;
     rc = run_open(&run, s, o, e);
     if (rc == 0)

@@ -321,6 +321,16 @@ const char *store_path(const struct store *s)
     return s->path;
 }
 
+void store_distrust(struct store *s)
+{
+    atomic_store(&s->distrusted, true);
+}
+
+bool store_is_distrusted(const struct store *s)
+{
+    return atomic_load(&s->distrusted);
+}
+
 /* ---- Chunks ---------------------------------------------------------------------------- */
 
 int store_take_codec(struct store *s, struct chunk_codec **out, struct err *e)

@@ -13,6 +13,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "cli/cmd.h"
 
 #ifndef TB2_VERSION
@@ -41,6 +42,17 @@ static void catch_signals(void)
     sigaction(SIGHUP, &stop, NULL);
     struct sigaction ignore = {.sa_handler = SIG_IGN};
     sigaction(SIGPIPE, &ignore, NULL); /* a closed stdout ends nothing half way */
+}
+
+/* A stream that is closed would give its number to the next file that is opened, and what is printed
+ * would end up in that file. */
+static void fill_standard_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF &&
+            openat(AT_FDCWD, "/dev/null", O_RDWR) != fd) /* stays open over exec, as they do */
+            _exit(EXIT_ENVIRONMENT);
+    }
 }
 
 static char *default_path(const char *own, const char *xdg, const char *below_home,
@@ -235,6 +247,7 @@ static int dispatch(struct global_options *g, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    fill_standard_streams();
     struct err e = ERR_INIT;
     struct global_options g = {
         .store_path =
