@@ -381,19 +381,11 @@ static int ingest_blob(struct image *i, struct image_room *r, size_t n, struct e
     struct layer_blob blob = {&source, d, &i->config.diff_ids[n]};
     rc = layer_ingest(r->store, &blob, machine_cores(), r->cancel, e);
     source_close(&source);
-    if (i->layout)
-        return rc;
-    char path[BLOB_PATH_MAX];
-    blob_path(path, "blobs", &d->digest);
-    /* A blob whose bytes do not match their digest was damaged here: the next run fetches it
-     * anew. */
-    if (rc == 0 || rc == -ERR_DIGEST)
-        unlinkat(store_dir(r->store), path, 0);
     return rc;
 }
 
-/* The layer is there, whoever made it and from whichever blob, or this blob is no good: it may have been
- * damaged here, and the next run fetches it anew. */
+/* The layer is there, whoever made it and from whichever blob, or this blob is no good: it may have
+ * been damaged here, and the next run fetches it anew. */
 static void drop_blob(const struct image *i, struct image_room *r, size_t n)
 {
     char path[BLOB_PATH_MAX];

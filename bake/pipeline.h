@@ -158,6 +158,9 @@ void image_free(struct image *i);
 DEFINE_AUTO(image, image_free)
 #define AUTO_IMAGE CLEANUP(image_free_auto_)
 
+/* Forgets what the store has of the image's layers and is damaged. Before image_pull. */
+int image_drop_damaged(struct image *i, struct image_room *r, struct err *e) MUST_USE;
+
 /* Gets the blobs of the layers that are neither ingested nor here yet; nothing of an oci: image,
  * whose blobs are read where they are. */
 int image_pull(struct image *i, struct image_room *r, const struct registry_progress *progress,
@@ -274,9 +277,6 @@ void baking_progress(struct baking *b, uint64_t done, uint64_t total);
 void baking_output(void *baking, const char *line);
 void baking_finish(struct baking *b);
 void run_event(struct run *run, const struct bake_event *event);
-
-/* One run per store at a time: what two would do twice is done once. ERR_BUSY while another runs. */
-int bake_lock(int *fd, struct store *s, struct err *e) MUST_USE;
 
 /* Opens the run's journal; *path is its name in the store, free with free(). */
 int journal_open(struct run *run, char **path, struct err *e) MUST_USE;

@@ -2,6 +2,8 @@
 /* Text from outside: see text.h. */
 #include "base/text.h"
 
+#include <string.h>
+
 size_t utf8_len(const uint8_t *at, size_t left)
 {
     uint8_t first = at[0];
@@ -32,17 +34,26 @@ size_t utf8_len(const uint8_t *at, size_t left)
     return len;
 }
 
+/* What a terminal obeys: C0, DEL, and C1, of which U+009B is as good as ESC [. */
+static bool is_control(const uint8_t *at, size_t len)
+{
+    if (len == 2)
+        return at[0] == 0xC2 && at[1] < 0xA0;
+    return len == 1 && (at[0] < 0x20 || at[0] == 0x7F);
+}
+
 void text_make_harmless(char *text, bool lines)
 {
-    for (char *at = text; *at; at++) {
-        uint8_t byte = (uint8_t)*at;
-        if (byte == '\t' || (byte == '\n' && lines))
-            continue;
-        if (byte < 0x20 || byte == 0x7F) {
-            *at = ' ';
-        } else if (byte == 0xC2 && (uint8_t)at[1] >= 0x80 && (uint8_t)at[1] <= 0x9F) {
-            *at++ = ' ';
-            *at = ' ';
-        }
+    size_t left = strlen(text);
+    for (uint8_t *at = (uint8_t *)text; left > 0;) {
+        size_t len = utf8_len(at, left);
+        size_t step = len > 0 ? len : 1;
+        bool kept = *at == '\t' || (*at == '\n' && lines);
+        if (len == 0)
+            *at = '?';
+        else if (!kept && is_control(at, len))
+            memset(at, ' ', step);
+        at += step;
+        left -= step;
     }
 }

@@ -14,6 +14,7 @@ size_t utf8_len(const uint8_t *at, size_t left);
 /*
  * Makes a text harmless in place: what a terminal would obey becomes spaces, that is the control
  * characters U+0000 to U+001F, U+007F and U+0080 to U+009F. Tabs stay, and with `lines` newlines.
+ * Bytes that are not UTF-8 become question marks.
  */
 void text_make_harmless(char *text, bool lines);
 

@@ -13,7 +13,6 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "base/text.h"
 #include "cli/cmd.h"
 
 #ifndef TB2_VERSION

@@ -19,7 +19,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/text.h"
 #include "cli/cmd.h"
 
 enum {
@@ -59,14 +58,6 @@ struct ui {
     size_t failed;
     int64_t start_ms;
 };
-
-/* One line of it. Text from a guest goes to a terminal: control characters could drive it. */
-static void copy_harmless(char *to, size_t to_len, const char *text)
-{
-    snprintf(to, to_len, "%s", text);
-    for (char *at = text_make_harmless(to); (at = strpbrk(at, "\n\t"));)
-        *at = ' ';
-}
 
 /* ---- The live block ---- */
 

@@ -353,11 +353,11 @@ static void text_cannot_drive_a_terminal(void **state)
     (void)state;
     static const char *const rows[][2] = {
         {"plain\ttext\n", "plain\ttext\n"},
-        {"\x1b[31mred\x07\x7f", "?[31mred??"},
+        {"\x1b[31mred\x07\x7f", " [31mred  "},
         {"caf\xc3\xa9 \xe2\x82\xac", "caf\xc3\xa9 \xe2\x82\xac"},
         {"\xc2\x9b"
          "31m\xc2\xa0",
-         "??31m\xc2\xa0"},
+         "  31m\xc2\xa0"},
         {"\x9b"
          "31m\xff\xc3",
          "?31m??"},
@@ -366,7 +366,8 @@ static void text_cannot_drive_a_terminal(void **state)
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         char text[64];
         snprintf(text, sizeof(text), "%s", rows[i][0]);
-        assert_string_equal(text_make_harmless(text), rows[i][1]);
+        text_make_harmless(text, true);
+        assert_string_equal(text, rows[i][1]);
     }
 }
 
