@@ -87,7 +87,7 @@ static void show_tail(const struct buf *tail, char *out, size_t out_len)
     while (len > 0 && out[len - 1] == '\n')
         len--;
     out[len] = 0;
-    text_make_harmless(out, true);
+    text_make_harmless(out);
 }
 
 static void show_command(const char *text, char *out, size_t out_len)

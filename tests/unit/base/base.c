@@ -40,9 +40,9 @@ static void error_text_grows_in_front(void **state)
     err_set(&e, ERR_INPUT,
             "a\x1b[2J\x07\xc2\x9b"
             "b\tc\nd\xc3\xa9");
-    assert_string_equal(e.text, "a [2J   b\tc\nd\xc3\xa9");
+    assert_string_equal(e.text, "a?[2J???b\tc\nd\xc3\xa9");
     err_in(&e, "\x1b");
-    assert_int_equal(e.text[0], ' ');
+    assert_int_equal(e.text[0], '?');
     char longer[2 * ERR_TEXT_MAX];
     memset(longer, 'x', sizeof(longer));
     longer[sizeof(longer) - 1] = 0;
@@ -353,11 +353,11 @@ static void text_cannot_drive_a_terminal(void **state)
     (void)state;
     static const char *const rows[][2] = {
         {"plain\ttext\n", "plain\ttext\n"},
-        {"\x1b[31mred\x07\x7f", " [31mred  "},
+        {"\x1b[31mred\x07\x7f", "?[31mred??"},
         {"caf\xc3\xa9 \xe2\x82\xac", "caf\xc3\xa9 \xe2\x82\xac"},
         {"\xc2\x9b"
          "31m\xc2\xa0",
-         "  31m\xc2\xa0"},
+         "??31m\xc2\xa0"},
         {"\x9b"
          "31m\xff\xc3",
          "?31m??"},
@@ -366,8 +366,7 @@ static void text_cannot_drive_a_terminal(void **state)
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         char text[64];
         snprintf(text, sizeof(text), "%s", rows[i][0]);
-        text_make_harmless(text, true);
-        assert_string_equal(text, rows[i][1]);
+        assert_string_equal(text_make_harmless(text), rows[i][1]);
     }
 }
 

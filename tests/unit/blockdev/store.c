@@ -418,6 +418,7 @@ int main(void)
         CASE(test_round_trip),
         CASE(test_refused),
         CASE(test_damage),
+        CASE(test_distrust),
         CASE(test_empty_is_replaced),
         CASE(test_dead_processes),
         CASE(test_maps_follow_their_chunks),
