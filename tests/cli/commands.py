@@ -51,9 +51,9 @@ def damage_shows(store):
 
 
 def errors_name_the_store_once(store):
-    bad = store + "/format/below"
+    bad = store + "/chunks"
     done = tb2(bad, "ls")
-    check(done.returncode == 3, done)
+    check(done.returncode == 2, done)
     check(done.stderr.count("store " + bad) == 1, done.stderr)
 
 
@@ -93,6 +93,7 @@ def unreadable_stdin_is_an_error(store):
 def main():
     with tempfile.TemporaryDirectory(prefix="tb2-") as home:
         store = os.path.join(home, "store")
+        os.mkdir(store)
         check(tb2(store, "ls").returncode == 0, "an empty store cannot be listed")
         put_template(store)
         damage_shows(store)
