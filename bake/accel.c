@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Does KVM work here? A /dev/kvm that opens, and even a virtual processor that can be made, prove
- * little: on some hosts (nested, or software-emulated virtualisation) a real guest stops with an internal error or hangs
- * without a word. So the real kernel is booted once, without a disk, with its messages on the
- * console: it must reach its init, and the agent must answer. A guest that is silent for SILENCE_MS is taken for dead, so that a slow but
- * working host has time and a broken one costs little. The answer holds for one boot of the host
- * and one guest kernel, and is kept in a file named by both.
+ * little: on some hosts (nested, or software-emulated virtualisation) a real guest stops with an
+ * internal error or hangs without a word. So the real kernel is booted once, without a disk, with
+ * its messages on the console: it must reach its init, and the agent must answer. A guest that is
+ * silent for SILENCE_MS is taken for dead, so that a slow but working host has time and a broken
+ * one costs little. The answer holds for one boot of the host and one guest kernel, and is kept in
+ * a file named by both.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -180,8 +181,10 @@ int vm_accel_probe(struct vm_accel_answer *out, const struct guest_kernel *k, co
     int rc = answer_name(&name, k, e);
     if (rc == 0)
         rc = file_open_dir(&dir, AT_FDCWD, cache_dir, e);
+    if (rc == 0 && read_answer(dir, name, out)) /* without waiting for a probe of another kernel */
+        return 0;
     if (rc == 0) /* one probe at a time: two would slow each other down, and share a directory */
-        rc = file_lock(&lock, dir, "accel.lock", true, true, e);
+        rc = file_lock_wait(&lock, dir, "accel.lock", c, e);
     if (rc < 0)
         return err_in(e, "accelerator");
     if (read_answer(dir, name, out))

@@ -121,8 +121,8 @@ struct bake_report {
 
 /*
  * Bakes. Success means that the run went through: what became of each task is in the report, which
- * the caller frees with bake_report_fini. An error is one that concerns all tasks (no such directory,
- * broken recipe, no QEMU, store in use: ERR_BUSY); the report is then empty.
+ * the caller frees with bake_report_fini. An error is one that concerns all tasks (no such
+ * directory, broken recipe, no QEMU, store in use: ERR_BUSY); the report is then empty.
  */
 int bake_run(struct bake_report *out, struct store *s, const struct bake_options *o,
              struct err *e) MUST_USE;
@@ -179,8 +179,10 @@ struct template_sizes {
     uint64_t memory_data; /* bytes of memory that are not zero */
     uint64_t stored;      /* stored bytes of all its chunks */
     uint64_t unique;      /* of these, in no other template of the catalog */
+    bool damaged; /* a map cannot be read or a chunk is not there: what is missing is not counted */
 };
-/* Sizes of `count` templates at once (uniqueness is counted among these). */
+/* Sizes of `count` templates at once (uniqueness is counted among these). Damage is no error: what
+ * it is goes to the log, once per template. */
 int template_measure(struct template_sizes *out, struct template *const *templates, size_t count,
                      struct store *s, struct err *e) MUST_USE;
 
@@ -216,7 +218,7 @@ struct verify_report {
 int template_verify(const struct template *t, struct store *s, const struct template_use *use,
                     struct verify_report *out, struct err *e) MUST_USE;
 
-/* ---- Disks ------------------------------------------------------------------------------------ */
+/* ---- Disks ----------------------------------------------------------------------------------- */
 
 struct disk_options {
     uint64_t free_size; /* bytes that must be free on it */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The serial console, bounded. A guest can print without end, so QEMU does not write the file
- * itself: it writes to a pipe, and a thread here copies that into the file. When the file is full it
- * starts over with the last CONSOLE_TAIL_LEN bytes, so that the end (a panic, usually) is always there.
- * Failing to write the file (a full disk) loses the log, never the machine.
+ * itself: it writes to a pipe, and a thread here copies that into the file. When the file is full
+ * it starts over with the last CONSOLE_TAIL_LEN bytes, so that the end (a panic, usually) is always
+ * there. Failing to write the file (a full disk) loses the log, never the machine.
  */
 #include <errno.h>
 #include <fcntl.h>

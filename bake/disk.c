@@ -14,6 +14,8 @@ static int assemble_image(struct digest *out, struct image_room *r, const char *
     AUTO_BLOCK_MAP struct block_map *disk = NULL;
     int rc = image_resolve(&i, r, reference, e);
     if (rc == 0)
+        rc = image_drop_damaged(i, r, e);
+    if (rc == 0)
         rc = image_pull(i, r, NULL, e);
     if (rc == 0)
         rc = image_ingest(i, r, e);

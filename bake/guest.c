@@ -46,7 +46,7 @@ static int start_disk(struct guest *g, const struct guest_options *o, struct err
     struct bdev *leaf = NULL;
     int rc = bdev_open_map(&leaf, o->disk, g->room->cache, e);
     if (rc == 0)
-        rc = bdev_open_cow(&g->disk, leaf, store_tmp_dir(g->room->store), o->disk_limit, e);
+        rc = bdev_open_cow(&g->disk, leaf, store_tmp_dir(g->room->store), 0, e);
     if (rc < 0)
         return rc;
     AUTO_FREE char *socket = mem_printf("%s/nbd.sock", g->dir);

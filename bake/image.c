@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Images: name to documents, blobs to layers. Documents and blobs that were fetched once stay in the
- * store under their digests, so a tag that has not moved costs one HEAD; layer blobs are dropped as
- * soon as they are ingested.
+ * Images: name to documents, blobs to layers. Documents and blobs that were fetched once stay in
+ * the store under their digests, so a tag that has not moved costs one HEAD; layer blobs are
+ * dropped as soon as they are ingested.
  */
 #include "bake/pipeline.h"
 
@@ -54,6 +54,18 @@ void image_free(struct image *i)
     free(i);
 }
 
+static int check_document(const struct digest *d, const struct buf *bytes, struct err *e)
+{
+    AUTO_HASHER struct hasher *h = NULL;
+    int rc = hasher_new(&h, d->algorithm, e);
+    if (rc < 0)
+        return rc;
+    hasher_add(h, bytes->data, bytes->len);
+    struct digest sum;
+    hasher_finish(h, &sum);
+    return digest_equal(&sum, d) ? 0 : err_set(e, ERR_DIGEST, "document does not match its digest");
+}
+
 /* A document that is in the store already. ERR_NOTFOUND when it is not, or is damaged. */
 static int read_stored(struct store *s, const struct digest *d, struct buf *out, struct err *e)
 {
@@ -62,11 +74,7 @@ static int read_stored(struct store *s, const struct digest *d, struct buf *out,
     int rc = file_read(store_dir(s), path, out, e);
     if (rc < 0)
         return rc;
-    if (d->algorithm != DIGEST_SHA256)
-        return 0; /* verified when it was stored */
-    struct digest sum;
-    digest_bytes(&sum, out->data, out->len);
-    if (digest_equal(&sum, d))
+    if (check_document(d, out, e) == 0)
         return 0;
     buf_fini(out);
     return err_set(e, ERR_NOTFOUND, "%s is damaged", path);
@@ -100,13 +108,7 @@ static int read_layout_document(struct image *i, const struct oci_descriptor *d,
         return rc;
     rc = read_source(&from, out, e);
     source_close(&from);
-    struct digest sum;
-    if (rc == 0 && d->digest.algorithm == DIGEST_SHA256) {
-        digest_bytes(&sum, out->data, out->len);
-        if (!digest_equal(&sum, &d->digest))
-            rc = err_set(e, ERR_DIGEST, "document does not match its digest");
-    }
-    return rc;
+    return rc == 0 ? check_document(&d->digest, out, e) : rc;
 }
 
 /* The manifest or index that `d` names: from the layout, the store, or the registry. */
@@ -272,16 +274,38 @@ int image_resolve(struct image **out, struct image_room *r, const char *text, st
     if (rc == 0)
         rc = load_config(i, r, check_platform, e);
     oci_descriptor_fini(&at);
-    if (rc < 0)
-        return err_in(e, "image %s", text);
+    if (rc < 0) /* where the registry has judged the image, the error names it already */
+        return strncmp(e->text, "image ", 6) == 0 ? rc : err_in(e, "image %s", text);
     *out = MOVE(i);
     return 0;
 }
 
 /* ---- Blobs ---- */
 
+/* Each layer is looked at once in a run: another task may be making it again. */
+int image_drop_damaged(struct image *i, struct image_room *r, struct err *e)
+{
+    for (size_t n = 0; n < i->config.diff_id_count; n++) {
+        const struct digest *diff_id = &i->config.diff_ids[n];
+        char digest[DIGEST_TEXT_MAX];
+        AUTO_FREE char *key = mem_printf("check %s", digest_print(diff_id, digest));
+        if (!key)
+            return err_nomem(e, digest);
+        bool mine = false;
+        int rc = once_begin(r->once, key, &mine, NULL, e);
+        if (rc < 0)
+            return rc;
+        if (!mine)
+            continue;
+        layer_drop_damaged(r->store, diff_id);
+        once_end(r->once, key, 0, NULL, e);
+    }
+    return 0;
+}
+
 /* Downloads into blobs/partial-…, which survives a kill and is continued by the next try, then
- * renames. Only one thread of one process gets here for a blob: the run lock and `once` see to it. */
+ * renames. Only one thread of one process gets here for a blob: the run lock and `once` see to
+ * it. */
 static int download(struct image *i, struct image_room *r, const struct oci_descriptor *d,
                     const struct registry_progress *progress, struct err *e)
 {
@@ -357,14 +381,17 @@ static int ingest_blob(struct image *i, struct image_room *r, size_t n, struct e
     struct layer_blob blob = {&source, d, &i->config.diff_ids[n]};
     rc = layer_ingest(r->store, &blob, machine_cores(), r->cancel, e);
     source_close(&source);
-    if (i->layout)
-        return rc;
-    char path[BLOB_PATH_MAX];
-    blob_path(path, "blobs", &d->digest);
-    /* A blob whose bytes do not match their digest was damaged here: the next run fetches it anew. */
-    if (rc == 0 || rc == -ERR_DIGEST)
-        unlinkat(store_dir(r->store), path, 0);
     return rc;
+}
+
+/* The layer is there, whoever made it and from whichever blob, or this blob is no good: it may have
+ * been damaged here, and the next run fetches it anew. */
+static void drop_blob(const struct image *i, struct image_room *r, size_t n)
+{
+    char path[BLOB_PATH_MAX];
+    blob_path(path, "blobs", &i->manifest.layers[n].digest);
+    if (!i->layout)
+        unlinkat(store_dir(r->store), path, 0);
 }
 
 static int ingest_layer(struct image *i, struct image_room *r, size_t n, struct err *e)
@@ -392,7 +419,10 @@ static int ingest_layer(struct image *i, struct image_room *r, size_t n, struct 
 int image_ingest(struct image *i, struct image_room *r, struct err *e)
 {
     int rc = 0;
-    for (size_t n = 0; rc == 0 && n < i->manifest.layer_count; n++)
+    for (size_t n = 0; rc == 0 && n < i->manifest.layer_count; n++) {
         rc = ingest_layer(i, r, n, e);
+        if (rc == 0 || rc == -ERR_DIGEST || rc == -ERR_CORRUPT)
+            drop_blob(i, r, n);
+    }
     return rc < 0 ? err_in(e, "image %s", i->text) : 0;
 }

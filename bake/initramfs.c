@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Initramfs in the "newc" cpio form (Linux Documentation/driver-api/early-userspace/
- * buffer-format.rst): per member a header of 8-digit hexadecimal fields, the name with its NUL,
- * the data, each padded to 4 bytes. Inode numbers count from 1, owner is root and times are zero, so
+ * buffer-format.rst): per member a header of 8-digit hexadecimal fields, the name with its NUL, the
+ * data, each padded to 4 bytes. Inode numbers count from 1, owner is root and times are zero, so
  * the bytes depend on the members alone. It stays uncompressed: it is 2 MB, and unpacking it in an
  * emulated guest costs more than reading it.
  */

@@ -28,8 +28,8 @@ struct initramfs_module {
 
 /*
  * Appends a newc cpio archive to `out`: /dev/console, /init (the agent), /modules/NAME and
- * /modules/order (the names, a line each, in the order given, which is the order of loading). The bytes
- * depend on the arguments alone.
+ * /modules/order (the names, a line each, in the order given, which is the order of loading). The
+ * bytes depend on the arguments alone.
  */
 int initramfs_build(struct buf *out, const void *agent, size_t agent_len,
                     const struct initramfs_module *modules, size_t count, struct err *e) MUST_USE;
@@ -55,7 +55,8 @@ enum {
     CONSOLE_TAIL_LEN = 64 << 10 /* bytes kept in memory, and the least that the file goes back */
 };
 
-/* Copies what a pipe gives into a file that never grows past CONSOLE_FILE_MAX, on a thread of its own. */
+/* Copies what a pipe gives into a file that never grows past CONSOLE_FILE_MAX, on a thread of
+ * its own. */
 struct console;
 /* Takes `input` (the reading end of a pipe) over, also on failure. */
 int console_start(struct console **out, int input, int dir, const char *path,

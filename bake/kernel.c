@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The guest kernel's cache: CACHE/kernel/RELEASE/{vmlinux, modules/NAME.ko, modules/order,
- * initramfs-DIGEST.cpio}. A release is complete or not there: it is made in CACHE/kernel/.fetch, under
- * a lock, and renamed. What is in the cache is used as it is, whatever Debian publishes later, so
- * that keys do not change by themselves; removing the directory fetches the newest. A person
- * without apt can put an unpacked release there.
+ * initramfs-DIGEST.cpio}. A release is complete or not there: it is made in CACHE/kernel/.fetch,
+ * under a lock, and renamed. What is in the cache is used as it is, whatever Debian publishes
+ * later, so that keys do not change by themselves; removing the directory fetches the newest. A
+ * person without apt can put an unpacked release there.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -192,8 +192,9 @@ static int fetch(int kernels, const char *kernels_path, const struct cancel *c, 
     rc = err_in(e, "fetching the guest kernel (package %s)", KERNEL_PACKAGE);
     if (rc == -ERR_NOTFOUND || rc == -ERR_NET)
         return err_hint(e,
-                        "needs the network once and Debian 12's apt-get (run apt-get update), "
-                        "dpkg-deb, xz and zstd; or unpack a release into %s/RELEASE yourself",
+                        "needs the network once, Debian 12's apt-get with its security archive "
+                        "(run apt-get update), dpkg-deb, xz and zstd; or unpack a release into "
+                        "%s/RELEASE yourself",
                         kernels_path);
     return rc;
 }
@@ -291,7 +292,8 @@ static int file_digest(int dir, const char *path, struct digest *out, struct err
     return 0;
 }
 
-/* Puts the initramfs beside the kernel under a name made of its digest, unless it is there, whole. */
+/* Puts the initramfs beside the kernel under a name made of its digest, unless it is there,
+ * whole. */
 static int put_initramfs(int release, const struct buf *bytes, char name[64], struct digest *out,
                          struct err *e)
 {
@@ -355,7 +357,7 @@ int guest_kernel_get(struct guest_kernel *out, const char *cache_dir, const stru
     char release[RELEASE_MAX];
     int rc = file_open_dir(&kernels, AT_FDCWD, path, e);
     if (rc == 0)
-        rc = file_lock(&lock, kernels, ".lock", true, true, e);
+        rc = file_lock_wait(&lock, kernels, ".lock", c, e);
     if (rc == 0)
         rc = newest(kernels, release, e);
     if (rc == 0 && !release[0]) {
@@ -364,7 +366,7 @@ int guest_kernel_get(struct guest_kernel *out, const char *cache_dir, const stru
             rc = newest(kernels, release, e);
     }
     if (rc < 0)
-        return rc;
+        return err_in(e, "guest kernel cache %s", path);
     struct guest_kernel k = {0};
     rc = open_release(&k, kernels, path, release, e);
     if (rc < 0) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * From Debian's kernel package to what a guest needs. The package's modules.dep is made at
- * installation, so dependencies are read from each module's .modinfo ("depends="). modules.order, which
- * is in the package, says where each module's file is. The compressed kernel is taken out of the
- * bzImage: QEMU starts an ELF kernel by PVH, which saves the guest its own unpacking.
+ * installation, so dependencies are read from each module's .modinfo ("depends="). modules.order,
+ * which is in the package, says where each module's file is. The compressed kernel is taken out of
+ * the bzImage: QEMU starts an ELF kernel by PVH, which saves the guest its own unpacking.
  */
 #include <endian.h>
 #include <fcntl.h>
@@ -17,7 +17,8 @@
 #include "base/mem.h"
 #include "base/proc.h"
 
-/* What the agent and the machine of qemu_arguments.c use; the rest is built into Debian's cloud kernel. */
+/* What the agent and the machine of qemu_arguments.c use; the rest is built into Debian's cloud
+ * kernel. */
 static const char *const wanted[] = {"virtio_blk", "virtio_net", "virtio_rng"};
 
 enum {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Layers as the store keeps them: layers/<diff_id hex> holds the digest of the region's block map and
- * the layer index, in one file, so that a layer is there wholly or not at all. This is where oci's
- * layer reader and blockdev's region writer meet; neither knows the other.
+ * Layers as the store keeps them: layers/<diff_id hex> holds the digest of the region's block map
+ * and the layer index, in one file, so that a layer is there wholly or not at all. This is where
+ * oci's layer reader and blockdev's region writer meet; neither knows the other.
  */
 #include "bake/pipeline.h"
 
@@ -10,8 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 
 /* docs/formats/store.md, "Layers". */
@@ -115,8 +117,9 @@ int layer_ingest(struct store *s, const struct layer_blob *blob, size_t workers,
     return rc;
 }
 
-static int layer_decode_file(const struct buf *file, struct digest *region,
-                             struct oci_layer **layer, struct err *e)
+/* Takes the file apart: the region map's name, and where the layer index is. */
+static int layer_open_file(const struct buf *file, struct digest *region, struct cursor *index,
+                           struct err *e)
 {
     struct cursor c = {.at = file->data, .left = file->len};
     const uint8_t *head;
@@ -136,7 +139,49 @@ static int layer_decode_file(const struct buf *file, struct digest *region,
         return err_set(e, ERR_CORRUPT, "layer index is damaged");
     *region = (struct digest){.algorithm = DIGEST_SHA256};
     memcpy(region->bytes, region_sum, DIGEST_SHA256_LEN);
-    return oci_layer_decode(layer, c.at, c.left, e);
+    *index = c;
+    return 0;
+}
+
+static int layer_read(struct store *s, const struct digest *diff_id, struct buf *file,
+                      struct digest *map, struct cursor *index, struct err *e)
+{
+    char path[LAYER_PATH_MAX];
+    layer_path(path, diff_id);
+    buf_init(file, LIMIT_LAYER_INDEX + 128);
+    int rc = file_read(store_dir(s), path, file, e);
+    return rc < 0 ? rc : layer_open_file(file, map, index, e);
+}
+
+/* Whether the layer can be used: its file and its region's map are sound, its chunks are there. */
+static int layer_check(struct store *s, const struct digest *diff_id, struct err *e)
+{
+    AUTO_BUF struct buf file;
+    AUTO_BLOCK_MAP struct block_map *region = NULL;
+    struct digest map;
+    struct cursor index;
+    int rc = layer_read(s, diff_id, &file, &map, &index, e);
+    if (rc == 0)
+        rc = store_get_map(s, &map, &region, e);
+    for (size_t i = 0; rc == 0 && i < block_map_count(region); i++) {
+        const struct digest *chunk = &block_map_extent(region, i)->chunk;
+        if (i == 0 || !digest_equal(chunk, &block_map_extent(region, i - 1)->chunk))
+            rc = store_check_chunk(s, chunk, e);
+    }
+    return rc;
+}
+
+void layer_drop_damaged(struct store *s, const struct digest *diff_id)
+{
+    struct err e = ERR_INIT;
+    if (!layer_has(s, diff_id) || layer_check(s, diff_id, &e) == 0)
+        return;
+    if (e.class != ERR_CORRUPT && e.class != ERR_DIGEST && e.class != ERR_NOTFOUND)
+        return; /* using it will say the same */
+    char path[LAYER_PATH_MAX];
+    layer_path(path, diff_id);
+    log_event(LOG_WARN, "bake", "%s: made again: %s", path, e.text);
+    unlinkat(store_dir(s), path, 0);
 }
 
 int layer_load(struct store *s, const struct digest *diff_id, struct oci_layer **layer,
@@ -145,13 +190,12 @@ int layer_load(struct store *s, const struct digest *diff_id, struct oci_layer *
     char path[LAYER_PATH_MAX];
     layer_path(path, diff_id);
     AUTO_BUF struct buf file;
-    buf_init(&file, LIMIT_LAYER_INDEX + 128);
-    int rc = file_read(store_dir(s), path, &file, e);
-    if (rc < 0)
-        return rc;
     AUTO_OCI_LAYER struct oci_layer *l = NULL;
     struct digest map;
-    rc = layer_decode_file(&file, &map, &l, e);
+    struct cursor index;
+    int rc = layer_read(s, diff_id, &file, &map, &index, e);
+    if (rc == 0)
+        rc = oci_layer_decode(&l, index.at, index.left, e);
     if (rc == 0)
         rc = store_get_map(s, &map, region, e);
     if (rc < 0) {

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Sizes of templates, for people. Chunks of all templates are counted in one sorted list of (digest,
- * template) pairs: a chunk whose pairs all name one template is unique to it.
+ * Sizes of templates, for people. Chunks of all templates are counted in one sorted list of
+ * (digest, template) pairs: a chunk whose pairs all name one template is unique to it.
  */
 #include "bake/pipeline.h"
 
 #include <stdlib.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 
 struct use {
@@ -46,6 +47,13 @@ static int add_map(struct use_list *l, struct store *s, const struct digest *map
     return rc;
 }
 
+static void note_missing(const struct template *t, struct template_sizes *out, const struct err *e)
+{
+    if (!out->damaged)
+        log_event(LOG_WARN, "bake", "template %s: %s", t->alias, e->text);
+    out->damaged = true;
+}
+
 static int collect_uses(struct use_list *l, struct template_sizes *out,
                         struct template *const *templates, size_t count, struct store *s,
                         struct err *e)
@@ -64,29 +72,33 @@ static int collect_uses(struct use_list *l, struct template_sizes *out,
             rc = add_map(l, s, &t->memory, i, &out[i].memory_data, e);
         if (rc == 0)
             rc = add_map(l, s, &t->state, i, &state_data, e);
-        if (rc < 0)
-            return err_in(e, "template %s", t->alias);
+        if (rc < 0 && rc != -ERR_NOMEM) {
+            note_missing(t, &out[i], e);
+            rc = 0;
+        }
     }
     return rc;
 }
 
 /* Adds the stored size of one chunk, whose uses are uses[from, to), to its owners. */
-static int count_chunk(const struct use_list *l, size_t from, size_t to, struct template_sizes *out,
-                       struct store *s, struct err *e)
+static void count_chunk(const struct use_list *l, size_t from, size_t to,
+                        struct template_sizes *out, struct template *const *templates,
+                        struct store *s)
 {
     uint64_t stored = 0;
-    int rc = store_chunk_stored_size(s, &l->uses[from].chunk, &stored, e);
-    if (rc < 0)
-        return rc;
+    struct err why = ERR_INIT;
+    bool missing = store_chunk_stored_size(s, &l->uses[from].chunk, &stored, &why) < 0;
     bool shared = l->uses[from].owner != l->uses[to - 1].owner;
     for (size_t i = from; i < to; i++) {
         if (i > from && l->uses[i].owner == l->uses[i - 1].owner)
             continue;
-        out[l->uses[i].owner].stored += stored;
+        size_t owner = l->uses[i].owner;
+        out[owner].stored += stored;
         if (!shared)
-            out[l->uses[i].owner].unique += stored;
+            out[owner].unique += stored;
+        if (missing)
+            note_missing(templates[owner], &out[owner], &why);
     }
-    return 0;
 }
 
 int template_measure(struct template_sizes *out, struct template *const *templates, size_t count,
@@ -103,7 +115,7 @@ int template_measure(struct template_sizes *out, struct template *const *templat
         size_t to = from + 1;
         while (to < l.count && digest_equal(&l.uses[from].chunk, &l.uses[to].chunk))
             to++;
-        rc = count_chunk(&l, from, to, out, s, e);
+        count_chunk(&l, from, to, out, templates, s);
         from = to;
     }
     free(l.uses);

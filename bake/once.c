@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Work that several tasks want and one does: a list of keys with their state under one mutex. A run
- * has a few entries per task, looked up a few times each, so a list with a hash per entry is enough.
+ * has a few entries per task, looked up a few times each, so a list with a hash per entry is
+ * enough.
  */
 #include "bake/pipeline.h"
 

@@ -65,13 +65,12 @@ void machine_room_close(struct machine_room *r); /* a zeroed one is fine */
 /* Processors of this machine, at least 1: how many threads work on one layer or one file. */
 size_t machine_cores(void);
 
-/* ---- A guest: VM, its disk and the channel to its agent ---------------------------------------- */
+/* ---- A guest: VM, its disk and the channel to its agent -------------------------------------- */
 
 struct guest_options {
     const struct block_map *disk; /* borrowed for the guest's life */
     uint32_t cpus;
     uint64_t memory_mb;
-    uint64_t disk_limit; /* bytes that the guest may write; 0: no limit */
     bool network;
 };
 
@@ -96,7 +95,7 @@ void guest_free(struct guest *g);
 DEFINE_AUTO(guest, guest_free)
 #define AUTO_GUEST CLEANUP(guest_free_auto_)
 
-/* ---- What runs in a guest ------------------------------------------------------------------------ */
+/* ---- What runs in a guest -------------------------------------------------------------------- */
 
 /* Environment, work directory and user, as steps change them. */
 struct guest_context {
@@ -126,11 +125,12 @@ int guest_run_steps(struct guest *g, const struct recipe *r, struct guest_contex
 int guest_start(struct guest *g, const struct recipe *r, const struct guest_context *context,
                 uint64_t *process, struct err *e) MUST_USE;
 
-/* Waits for the ready check to pass; fails at once when the start command has ended with a failure. */
+/* Waits for the ready check to pass; fails at once when the start command has ended with a
+ * failure. */
 int guest_wait_ready(struct guest *g, const struct recipe_ready *ready,
                      const struct guest_context *context, uint64_t process, struct err *e) MUST_USE;
 
-/* ---- Images and disks --------------------------------------------------------------------------- */
+/* ---- Images and disks ------------------------------------------------------------------------ */
 
 struct image {
     char *text; /* the reference as written */
@@ -158,7 +158,11 @@ void image_free(struct image *i);
 DEFINE_AUTO(image, image_free)
 #define AUTO_IMAGE CLEANUP(image_free_auto_)
 
-/* Gets the blobs of the layers that are neither ingested nor here yet. *size counts bytes fetched. */
+/* Forgets what the store has of the image's layers and is damaged. Before image_pull. */
+int image_drop_damaged(struct image *i, struct image_room *r, struct err *e) MUST_USE;
+
+/* Gets the blobs of the layers that are neither ingested nor here yet; nothing of an oci: image,
+ * whose blobs are read where they are. */
 int image_pull(struct image *i, struct image_room *r, const struct registry_progress *progress,
                struct err *e) MUST_USE;
 /* Turns what was pulled into chunks and indexes. */
@@ -169,6 +173,8 @@ int image_assemble(struct image *i, struct image_room *r, uint64_t free_size,
 
 /* Layers as the store keeps them (docs/formats/store.md). */
 bool layer_has(struct store *s, const struct digest *diff_id);
+/* Forgets the layer if its file is damaged or chunks of it are missing, so that it is made again. */
+void layer_drop_damaged(struct store *s, const struct digest *diff_id);
 /* A blob that is to become a layer of the store. */
 struct layer_blob {
     const struct source *source;
@@ -180,7 +186,7 @@ int layer_ingest(struct store *s, const struct layer_blob *blob, size_t workers,
 int layer_load(struct store *s, const struct digest *diff_id, struct oci_layer **layer,
                struct block_map **region, struct err *e) MUST_USE;
 
-/* ---- Templates ------------------------------------------------------------------------------------ */
+/* ---- Templates ------------------------------------------------------------------------------- */
 
 /* Everything that can change the result of a task. */
 struct key_inputs {
@@ -191,11 +197,14 @@ struct key_inputs {
 };
 int template_key(struct digest *out, const struct key_inputs *in, struct err *e) MUST_USE;
 
-/* True if a template with this key is in the store; *out is its record. */
+/* *found if a template with this key is in the store; *record is then its record. */
 int template_find_key(struct store *s, const struct digest *key, bool *found, struct digest *record,
                       struct err *e) MUST_USE;
 int template_load_record(struct template **out, struct store *s, const struct digest *record,
                          struct err *e) MUST_USE;
+/* Tasks that have all in common but their names share a record: the catalog says which is meant. */
+int template_rename(struct template *t, const char *alias, const char *task,
+                    struct err *e) MUST_USE;
 /* A template from a document that is not stored yet; copies it. */
 int template_from_document(struct template **out, const struct json *document,
                            struct err *e) MUST_USE;
@@ -217,7 +226,7 @@ int ready_decode(struct recipe_ready *out, const struct json *document, struct e
 struct json *ready_encode(const struct recipe_ready *r);
 void ready_fini(struct recipe_ready *r);
 
-/* ---- One task ---------------------------------------------------------------------------------------- */
+/* ---- One task -------------------------------------------------------------------------------- */
 
 struct run {
     const struct bake_options *options;
@@ -245,8 +254,8 @@ struct baking {
 
 /*
  * One run per store at a time: what two would do twice is done once. *fd holds the lock until it is
- * closed. Not the lock of store_open: others list and restore templates while a run goes on. Without
- * `wait`, ERR_BUSY with a hint when another run holds it.
+ * closed. Not the lock of store_open: others list and restore templates while a run goes on.
+ * Without `wait`, ERR_BUSY with a hint when another run holds it.
  */
 int run_lock(int *fd, struct store *s, bool wait, struct err *e) MUST_USE;
 

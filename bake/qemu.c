@@ -2,10 +2,10 @@
 /*
  * The QEMU driver: starts it, talks QMP to it, saves and restores, says how it ended.
  *
- * Guest memory is a file. While a template is made the file is mapped shared, so that after `stop` it
- * is the memory image and the migration stream holds device state alone (capability x-ignore-shared).
- * A restore maps the same file privately: pages come in as they are touched and the file never
- * changes. `stop` drains and flushes the disk before it returns (QEMU vm_stop).
+ * Guest memory is a file. While a template is made the file is mapped shared, so that after `stop`
+ * it is the memory image and the migration stream holds device state alone (capability
+ * x-ignore-shared). A restore maps the same file privately: pages come in as they are touched and
+ * the file never changes. `stop` drains and flushes the disk before it returns (QEMU vm_stop).
  *
  * Sockets have short names in the run directory, which is QEMU's current directory and which we
  * reach by descriptor, so that the length of its path does not matter (sun_path holds 108 bytes).
@@ -295,7 +295,8 @@ static int await_migration(struct vm *v, struct err *e)
     }
 }
 
-/* Hands `fd` to QEMU under the name "state" and starts `command` ("migrate", "migrate-incoming") on it. */
+/* Hands `fd` to QEMU under the name "state" and starts `command` ("migrate", "migrate-incoming")
+ * on it. */
 static int migrate(struct vm *v, const char *command, int fd, struct err *e)
 {
     int rc = set_capability(v, e);

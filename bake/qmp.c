@@ -2,9 +2,9 @@
 /*
  * QMP: JSON objects, one a line, over a stream socket (QEMU docs/interop/qmp-spec). QEMU greets,
  * qmp_capabilities ends the negotiation, then each command gets one "return" or "error" that
- * repeats its "id"; events come at any time between. What QEMU sends is bounded by LIMIT_QMP a line;
- * lines that are neither reply nor event are an error. Files reach QEMU as descriptors (getfd),
- * so that it needs no path of ours and no shell.
+ * repeats its "id"; events come at any time between. What QEMU sends is bounded by LIMIT_QMP a
+ * line; lines that are neither reply nor event are an error. Files reach QEMU as descriptors
+ * (getfd), so that it needs no path of ours and no shell.
  */
 #include <errno.h>
 #include <fcntl.h>

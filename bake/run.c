@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A run: tasks handed to `jobs` threads in the order of their names, until none is left or the run is
- * cancelled. One task's failure is that task's alone. Results depend on nothing but the tasks: the
- * threads share layers, tags and VM places through image_room and vm_gate.
+ * A run: tasks handed to `jobs` threads in the order of their names, until none is left or the run
+ * is cancelled. One task's failure is that task's alone. Results depend on nothing but the tasks:
+ * the threads share layers, tags and VM places through image_room and vm_gate.
  */
 #include "bake/pipeline.h"
 
@@ -247,6 +247,8 @@ int bake_run(struct bake_report *out, struct store *s, const struct bake_options
     int rc = run_lock(&lock, s, false, e);
     if (rc < 0)
         return rc;
+    if (o->force)
+        store_distrust(s);
     struct run run;
     rc = run_open(&run, s, o, e);
     if (rc == 0)

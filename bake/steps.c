@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The recipe inside the guest: steps one after another, start command, ready check. A step counts as
- * done only when the agent has reported exit status 0; anything else fails the bake with the step,
- * its command and the last lines that it printed.
+ * The recipe inside the guest: steps one after another, start command, ready check. A step counts
+ * as done only when the agent has reported exit status 0; anything else fails the bake with the
+ * step, its command and the last lines that it printed.
  */
 #include "bake/pipeline.h"
 
@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/text.h"
 
 enum {
     INLINE_TEXT_MAX = 64 << 10, /* longer shell text goes into a file: Linux limits one argument
@@ -81,13 +82,12 @@ static void show_tail(const struct buf *tail, char *out, size_t out_len)
 {
     size_t from = tail->len > TAIL_SHOWN_MAX ? tail->len - TAIL_SHOWN_MAX : 0;
     size_t len = 0;
-    for (size_t i = from; i < tail->len && len + 1 < out_len; i++) {
-        char c = (char)tail->data[i];
-        out[len++] = (c == '\n' || c == '\t' || (unsigned char)c >= 0x20) && c != 0x7f ? c : '?';
-    }
+    for (size_t i = from; i < tail->len && len + 1 < out_len; i++)
+        out[len++] = tail->data[i] ? (char)tail->data[i] : '?';
     while (len > 0 && out[len - 1] == '\n')
         len--;
     out[len] = 0;
+    text_make_harmless(out);
 }
 
 static void show_command(const char *text, char *out, size_t out_len)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * One task through all stages. What is done is found again by key: the template's record for the
- * whole, layer files and maps for the parts, so nothing here has to know how far an earlier run got.
+ * whole, layer files and maps for the parts, so nothing here has to know how far an earlier run
+ * got.
  */
 #include "bake/pipeline.h"
 
@@ -64,7 +65,7 @@ static int look_up(struct baking *b, struct digest *key, bool *unchanged, struct
         return 0;
     }
     *unchanged = true;
-    return 0;
+    return template_rename(b->template, b->result->alias, b->task->name, e);
 }
 
 static void note_disks(struct baking *b)
@@ -77,12 +78,15 @@ static int fetch_and_assemble(struct baking *b, struct block_map **disk, struct 
                               struct err *e)
 {
     struct image_room *room = &b->run->images;
+    int rc = image_drop_damaged(b->image, room, e);
+    if (rc < 0)
+        return rc;
     for (size_t i = 0; i < b->image->manifest.layer_count; i++) {
         if (!layer_has(b->run->store, &b->image->config.diff_ids[i]))
             b->transfer_total += b->image->manifest.layers[i].size;
     }
     baking_stage(b, STAGE_PULL);
-    int rc = image_pull(b->image, room, &(struct registry_progress){task_progress, b}, e);
+    rc = image_pull(b->image, room, &(struct registry_progress){task_progress, b}, e);
     if (rc < 0)
         return rc;
     baking_stage(b, STAGE_INGEST);

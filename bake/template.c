@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 
 enum { OBJECT_PATH_MAX = 16 + DIGEST_TEXT_MAX };
@@ -111,8 +112,13 @@ int template_find_key(struct store *s, const struct digest *key, bool *found, st
     int rc = read_json(s, path, &pointer, NULL, e);
     if (rc == 0)
         rc = json_get_digest(pointer, "record", record, e);
-    if (rc < 0)
-        return err_in(e, "%s", path);
+    if (rc == -ERR_NOMEM)
+        return rc;
+    if (rc < 0) {
+        log_event(LOG_WARN, "bake", "baking again: %s: %s", path, e->text);
+        err_clear(e);
+        return 0;
+    }
     object_path(path, "templates", record);
     *found = file_exists(store_dir(s), path);
     return 0;
@@ -219,6 +225,21 @@ static int decode_record(struct template *t, struct err *e)
     return t->alias && t->task ? 0 : err_nomem(e, "template");
 }
 
+int template_rename(struct template *t, const char *alias, const char *task, struct err *e)
+{
+    AUTO_FREE char *new_alias = mem_strdup(alias);
+    AUTO_FREE char *new_task = mem_strdup(task);
+    if (!new_alias || !new_task)
+        return err_nomem(e, "template");
+    json_set(t->document, "alias", json_new_string(alias));
+    json_set(t->document, "task", json_new_string(task));
+    free(t->alias);
+    free(t->task);
+    t->alias = MOVE(new_alias);
+    t->task = MOVE(new_task);
+    return 0;
+}
+
 int template_from_document(struct template **out, const struct json *document, struct err *e)
 {
     AUTO_TEMPLATE struct template *t = mem_zalloc(sizeof(*t));
@@ -263,13 +284,26 @@ static int load_alias(struct template **out, struct store *s, const char *alias,
         return err_nomem(e, "catalog");
     AUTO_JSON struct json *pointer = NULL;
     struct digest record;
+    const char *task = NULL;
     int rc = read_json(s, path, &pointer, NULL, e);
     if (rc == -ERR_NOTFOUND)
         return err_set(e, ERR_NOTFOUND, "no template '%s' in the catalog of %s", alias,
                        store_path(s));
     if (rc == 0)
         rc = json_get_digest(pointer, "record", &record, e);
-    return rc < 0 ? err_in(e, "%s", path) : template_load_record(out, s, &record, e);
+    if (rc == 0)
+        rc = json_get_string(pointer, "task", &task, e);
+    if (rc < 0) {
+        err_in(e, "%s", path);
+        return err_hint(e, "bake the task again: the entry is then made anew");
+    }
+    AUTO_TEMPLATE struct template *t = NULL;
+    rc = template_load_record(&t, s, &record, e);
+    if (rc == 0)
+        rc = template_rename(t, alias, task, e);
+    if (rc == 0)
+        *out = MOVE(t);
+    return rc;
 }
 
 /* The only template whose task has this name. */
@@ -360,11 +394,24 @@ int template_list(char ***aliases, size_t *count, struct store *s, struct err *e
 
 /* ---- Writing ---- */
 
+static bool holds(struct store *s, const char *path, const char *text)
+{
+    AUTO_BUF struct buf bytes;
+    buf_init(&bytes, LIMIT_RECORD);
+    struct err ignored = ERR_INIT;
+    return file_read(store_dir(s), path, &bytes, &ignored) == 0 && bytes.len == strlen(text) &&
+           memcmp(bytes.data, text, bytes.len) == 0;
+}
+
+/* A pointer that says the same already stays: a run in which nothing changed writes, and syncs,
+ * none. */
 static int put_json(struct store *s, const char *path, const struct json *j, struct err *e)
 {
     AUTO_FREE char *text = NULL;
     int rc = json_print(j, 0, &text, e);
-    return rc < 0 ? rc : file_put(store_tmp_dir(s), store_dir(s), path, text, strlen(text), e);
+    if (rc < 0 || holds(s, path, text))
+        return rc;
+    return file_put(store_tmp_dir(s), store_dir(s), path, text, strlen(text), e);
 }
 
 int template_put(struct store *s, const struct digest *key, const struct json *document,

@@ -16,7 +16,7 @@
 /* ---- Guest kernel and initramfs ----------------------------------------------------------- */
 
 struct guest_kernel {
-    char *kernel_path;    /* vmlinuz */
+    char *kernel_path;    /* vmlinux */
     char *initramfs_path; /* agent and modules */
     char *release;        /* "6.12.…-cloud-amd64" */
     struct digest digest; /* over kernel and initramfs: part of every template's key */
@@ -25,7 +25,8 @@ struct guest_kernel {
 /*
  * Finds the guest kernel in `cache_dir` (absolute), fetching and unpacking Debian's
  * linux-image-6.12-cloud-amd64 there if it is missing (apt-get download, dpkg-deb; nothing is
- * installed), and builds the initramfs (newc cpio, same inputs, same bytes). Safe beside other processes.
+ * installed), and builds the initramfs (newc cpio, same inputs, same bytes). Safe beside other
+ * processes.
  */
 int guest_kernel_get(struct guest_kernel *out, const char *cache_dir, const struct cancel *c,
                      struct err *e) MUST_USE;
@@ -69,8 +70,8 @@ int vm_boot(struct vm **out, const struct vm_options *o, struct err *e) MUST_USE
 /* Loads the device state at `state_path` over the memory file; returns with the guest running. */
 int vm_restore(struct vm **out, const struct vm_options *o, const char *state_path,
                struct err *e) MUST_USE;
-/* Stops the guest and writes device state to `state_path`; guest memory is then complete in the memory file.
- * The guest stays stopped. */
+/* Stops the guest and writes device state to `state_path`; guest memory is then complete in the
+ * memory file. The guest stays stopped. */
 int vm_snapshot(struct vm *v, const char *state_path, struct err *e) MUST_USE;
 /* Ends the machine at once and reaps it. NULL is fine. */
 void vm_free(struct vm *v);
@@ -86,8 +87,8 @@ int vm_check(struct vm *v, struct err *e) MUST_USE;
 /* ---- Agent --------------------------------------------------------------------------------- */
 
 /*
- * The host end of the channel to the guest agent (docs/formats/agent-protocol.md). One connection at
- * a time; used by one thread at a time. Everything that the guest sends is bounded and checked.
+ * The host end of the channel to the guest agent (docs/formats/agent-protocol.md). One connection
+ * at a time; used by one thread at a time. Everything that the guest sends is bounded and checked.
  *
  * What the agent refuses or cannot do (ERR_STEP; ERR_NOTFOUND for a path or process; ERR_BUSY while
  * the disk is frozen; ERR_LIMIT for too long a request) leaves the connection as it was. After any
@@ -95,7 +96,8 @@ int vm_check(struct vm *v, struct err *e) MUST_USE;
  * every further call is ERR_NET. Detached programs live on and are found by the next connection.
  */
 
-/* A tmpfs of the guest for files that must not reach the disk, such as long step text (agent_put). */
+/* A tmpfs of the guest for files that must not reach the disk, such as long step text
+ * (agent_put). */
 #define AGENT_SCRATCH_DIR "/dev/tb2"
 
 struct agent;
@@ -115,8 +117,8 @@ struct agent_exec {
     const void *input; /* stdin bytes */
     size_t input_len;
     int64_t timeout_ms; /* 0: none; the whole process group is killed */
-    bool
-        detach; /* leave it running (start command); output goes to a ring that agent_exec_tail reads */
+    /* Leave it running (start command); its last output is kept for agent_process. */
+    bool detach;
 };
 
 struct agent_result {
@@ -153,7 +155,8 @@ int agent_set_clock(struct agent *a, int64_t *before_ns, struct err *e) MUST_USE
 int agent_clock(struct agent *a, int64_t *now_ns, struct err *e) MUST_USE;
 /* Feeds 64 fresh bytes into the guest's random generator and makes it reseed. */
 int agent_reseed(struct agent *a, struct err *e) MUST_USE;
-/* Configures the network card (10.0.2.15/24, QEMU's user network) and resolv.conf if it is missing or empty. */
+/* Configures the network card (10.0.2.15/24, QEMU's user network) and resolv.conf if it is
+ * missing or empty. */
 int agent_network(struct agent *a, struct err *e) MUST_USE;
 int agent_power_off(struct agent *a, struct err *e) MUST_USE;
 

@@ -103,8 +103,9 @@ static int freeze_guest(struct guest *g, struct err *e)
     return rc;
 }
 
-/* Snapshot of a ready guest; its digests go into the document. All chunks come first, then the maps: so
- * there is one sync, and by then the memory file is gone, whose pages would be written by it. */
+/* Snapshot of a ready guest; its digests go into the document. All chunks come first, then the
+ * maps: so there is one sync, and by then the memory file is gone, whose pages would be written
+ * by it. */
 static int snapshot_guest(struct guest *g, const struct block_map *base, struct json *document,
                           struct err *e)
 {

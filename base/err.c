@@ -43,7 +43,7 @@ static void err_vset(struct err *e, enum err_class class, const char *fmt, va_li
 {
     char text[ERR_TEXT_MAX]; /* an argument may point into e->text */
     vsnprintf(text, sizeof(text), fmt, args);
-    text_make_harmless(text, true);
+    text_make_harmless(text);
     err_clear(e);
     e->class = class;
     memcpy(e->text, text, strlen(text) + 1);
@@ -106,7 +106,7 @@ int err_in(struct err *e, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
-    text_make_harmless(text, true);
+    text_make_harmless(text);
     size_t len = strlen(text);
     snprintf(text + len, sizeof(text) - len, ": %s", e->text);
     memcpy(e->text, text, strlen(text) + 1);
@@ -118,7 +118,7 @@ int err_hint(struct err *e, const char *fmt, ...)
     va_list args;
     va_start(args, fmt);
     vsnprintf(e->hint, sizeof(e->hint), fmt, args);
-    text_make_harmless(e->hint, true);
+    text_make_harmless(e->hint);
     va_end(args);
     return -(int)e->class;
 }

@@ -10,8 +10,8 @@
  *
  * A text has up to three parts: what was being done to what and why it failed (the message), and
  * what the person can do (the hint, shown on a line of its own). Texts may hold what came from
- * outside: control characters other than tab and newline become spaces, so that any terminal can be
- * shown them.
+ * outside: what text_make_harmless finds in them becomes question marks, so that any terminal can
+ * be shown them.
  *
  * `e` is never NULL. Thread-safety: an error belongs to one thread at a time.
  */

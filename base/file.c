@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/cancel.h"
 #include "base/mem.h"
 
 void file_close(int *fd)
@@ -273,4 +274,18 @@ int file_lock(int *fd, int dir, const char *path, bool exclusive, bool wait, str
     *fd = lock;
     lock = -1;
     return 0;
+}
+
+int file_lock_wait(int *fd, int dir, const char *path, const struct cancel *c, struct err *e)
+{
+    enum { POLL_MS = 50 };
+    for (;;) {
+        int rc = file_lock(fd, dir, path, true, false, e);
+        if (rc != -ERR_BUSY)
+            return rc;
+        err_clear(e);
+        rc = cancel_sleep_ms(c, POLL_MS, e);
+        if (rc < 0)
+            return err_in(e, "waiting for another process to leave %s", path);
+    }
 }

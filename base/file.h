@@ -11,6 +11,7 @@
 #include <sys/types.h>
 
 #include "base/buf.h"
+#include "base/cancel.h"
 #include "base/err.h"
 
 /* Closes a descriptor at the end of its scope; -1 is nothing. Keeps errno. */
@@ -74,5 +75,8 @@ int file_put(int tmp_dir, int dir, const char *path, const void *data, size_t le
  */
 int file_lock(int *fd, int dir, const char *path, bool exclusive, bool wait,
               struct err *e) MUST_USE;
+/* The exclusive lock, waited for until `c` is set: for what another process may hold for minutes. */
+int file_lock_wait(int *fd, int dir, const char *path, const struct cancel *c,
+                   struct err *e) MUST_USE;
 
 #endif

@@ -252,7 +252,7 @@ struct json *json_new_string(const char *text)
         return NULL;
     size_t to = 0;
     for (size_t from = 0; from < len;) {
-        size_t n = utf8_len((const uint8_t *)text + from, len - from);
+        size_t n = utf8_sequence((const uint8_t *)text + from, len - from);
         memcpy(fixed + to, n > 0 ? text + from : "\xef\xbf\xbd", n > 0 ? n : 3);
         to += n > 0 ? n : 3;
         from += n > 0 ? n : 1;
@@ -269,7 +269,7 @@ struct json *json_bytes(const void *bytes, size_t len)
         return NULL;
     size_t to = 0;
     for (size_t i = 0; i < len;) {
-        size_t n = utf8_len(from + i, len - i);
+        size_t n = utf8_sequence(from + i, len - i);
         if (n > 0 && from[i] >= 0x20 && from[i] != 0x7f && from[i] != '\\') {
             memcpy(text + to, from + i, n);
             to += n;

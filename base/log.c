@@ -31,7 +31,7 @@ void log_event(enum log_level level, const char *module, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(message, sizeof(message), fmt, args);
     va_end(args);
-    text_make_harmless(message, false);
+    text_make_line(message);
     pthread_mutex_lock(&state.lock);
     if (state.sink && level <= state.most_detailed)
         state.sink(state.ctx, level, module, message);

@@ -19,7 +19,7 @@ typedef void log_sink(void *ctx, enum log_level level, const char *module, const
 void log_set_sink(log_sink *sink, void *ctx, enum log_level most_detailed);
 
 /* `module` is the folder's name ("registry"). The message is one line without a final newline:
- * longer than 2 KiB it is cut, control characters become spaces. */
+ * longer than 2 KiB it is cut, made one line and harmless (base/text.h). */
 void log_event(enum log_level level, const char *module, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
 #endif

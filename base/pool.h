@@ -24,7 +24,8 @@ struct pool_ops {
     void (*drop)(void *ctx, void *item);
 };
 
-/* `workers` >= 1; at most 2 * workers items are in flight, pool_submit waits beyond that. */
+/* One thread makes all calls. `workers` >= 1; at most 2 * workers items are in flight, pool_submit
+ * waits beyond that. */
 int pool_new(struct pool **out, const struct pool_ops *ops, void *ctx, size_t workers,
              struct err *e) MUST_USE;
 

@@ -49,7 +49,8 @@ struct proc_io {
     const struct cancel *cancel; /* may be NULL */
 };
 
-/* Runs a program to its end. *status is the wait status. */
+/* Runs a program to its end. *status is the wait status. Its standard streams are sockets, which
+ * cannot be opened again as /dev/stdout. */
 int proc_run(const char *const argv[], const struct proc_io *io, int *status,
              struct err *e) MUST_USE;
 

@@ -1,48 +1,53 @@
 /* SPDX-License-Identifier: MIT */
-/* Text from outside: see text.h. */
+/* Text of unknown origin: see text.h. */
 #include "base/text.h"
 
-size_t utf8_len(const uint8_t *at, size_t left)
+#include <string.h>
+
+size_t utf8_sequence(const uint8_t *at, size_t left)
 {
-    uint8_t first = at[0];
-    uint8_t low = 0x80;
-    uint8_t high = 0xBF;
-    size_t len;
-    if (first < 0x80)
+    uint8_t lead = at[0];
+    if (lead < 0x80)
         return 1;
-    if (first >= 0xC2 && first <= 0xDF) {
-        len = 2;
-    } else if (first >= 0xE0 && first <= 0xEF) {
-        len = 3;
-        low = first == 0xE0 ? 0xA0 : low;   /* overlong */
-        high = first == 0xED ? 0x9F : high; /* surrogates */
-    } else if (first >= 0xF0 && first <= 0xF4) {
-        len = 4;
-        low = first == 0xF0 ? 0x90 : low;   /* overlong */
-        high = first == 0xF4 ? 0x8F : high; /* past U+10FFFF */
-    } else {
+    size_t len = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
+    if (lead < 0xc2 || lead > 0xf4 || left < len)
         return 0;
-    }
-    if (left < len || at[1] < low || at[1] > high)
-        return 0;
-    for (size_t i = 2; i < len; i++) {
-        if ((at[i] & 0xC0) != 0x80)
+    for (size_t i = 1; i < len; i++) {
+        if ((at[i] & 0xc0) != 0x80)
             return 0;
     }
+    if ((lead == 0xe0 && at[1] < 0xa0) || (lead == 0xed && at[1] > 0x9f) ||
+        (lead == 0xf0 && at[1] < 0x90) || (lead == 0xf4 && at[1] > 0x8f))
+        return 0;
     return len;
 }
 
-void text_make_harmless(char *text, bool lines)
+static int is_control(const uint8_t *at, size_t len)
+{
+    if (len == 2)
+        return at[0] == 0xc2 && at[1] < 0xa0; /* C1: a terminal may take U+009B for ESC [ */
+    return len == 1 && at[0] != '\n' && at[0] != '\t' && (at[0] < 0x20 || at[0] == 0x7f);
+}
+
+char *text_make_harmless(char *text)
+{
+    size_t left = strlen(text);
+    for (uint8_t *at = (uint8_t *)text; left > 0;) {
+        size_t len = utf8_sequence(at, left);
+        size_t step = len > 0 ? len : 1;
+        if (len == 0 || is_control(at, len))
+            memset(at, '?', step);
+        at += step;
+        left -= step;
+    }
+    return text;
+}
+
+char *text_make_line(char *text)
 {
     for (char *at = text; *at; at++) {
-        uint8_t byte = (uint8_t)*at;
-        if (byte == '\t' || (byte == '\n' && lines))
-            continue;
-        if (byte < 0x20 || byte == 0x7F) {
+        if (*at == '\n')
             *at = ' ';
-        } else if (byte == 0xC2 && (uint8_t)at[1] >= 0x80 && (uint8_t)at[1] <= 0x9F) {
-            *at++ = ' ';
-            *at = ' ';
-        }
     }
+    return text_make_harmless(text);
 }

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT */
-/* Text from outside: what is UTF-8, and what a terminal may be shown. Thread-safe. */
+/* Text of unknown origin. Thread-safe. */
 #ifndef TB2_BASE_TEXT_H
 #define TB2_BASE_TEXT_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bytes of the UTF-8 character that starts at `at`, 0 if it is none (RFC 3629, section 4). `left`,
+/* Length of the UTF-8 sequence at `at` (1..4), 0 if it is malformed (RFC 3629, section 4). `left`,
  * at least 1, is how many bytes there are. */
-size_t utf8_len(const uint8_t *at, size_t left);
+size_t utf8_sequence(const uint8_t *at, size_t left);
 
-/*
- * Makes a text harmless in place: what a terminal would obey becomes spaces, that is the control
- * characters U+0000 to U+001F, U+007F and U+0080 to U+009F. Tabs stay, and with `lines` newlines.
- */
-void text_make_harmless(char *text, bool lines);
+/* Makes text safe to show on a terminal, in place: what could drive one (C0 but newline and tab,
+ * DEL, C1) and what is not UTF-8 becomes question marks. Returns `text`. */
+char *text_make_harmless(char *text);
+
+/* The same, and on one line: newlines become spaces. */
+char *text_make_line(char *text);
 
 #endif

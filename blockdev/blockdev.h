@@ -64,6 +64,11 @@ int store_put_chunk(struct store *s, const void *data, size_t len, struct digest
 int store_get_chunk(struct store *s, const struct digest *d, void *data, size_t *len,
                     struct err *e) MUST_USE;
 bool store_has_chunk(struct store *s, const struct digest *d);
+/* From now on a chunk that is there is read and verified before it counts as there: what is put again
+ * replaces what is damaged. */
+void store_distrust(struct store *s);
+/* Fails if the chunk is not there or, in a distrusted store, does not verify. */
+int store_check_chunk(struct store *s, const struct digest *d, struct err *e) MUST_USE;
 /* Stored bytes of a chunk; ERR_NOTFOUND. */
 int store_chunk_stored_size(struct store *s, const struct digest *d, uint64_t *out,
                             struct err *e) MUST_USE;
@@ -102,7 +107,8 @@ int block_map_finish(struct block_map *m, struct err *e) MUST_USE;
 size_t block_map_find(const struct block_map *m, uint64_t off);
 
 /* A new map: `upper` where it has extents or where `zeros` (may be NULL: none) says so, else
- * `lower`. `zeros` is a map whose extents' chunk fields are ignored. All are of one virtual size. */
+ * `lower`. `zeros` is a map whose extents' chunk fields are ignored. All are of one virtual
+ * size. */
 int block_map_overlay(struct block_map **out, const struct block_map *lower,
                       const struct block_map *upper, const struct block_map *zeros,
                       struct err *e) MUST_USE;

@@ -124,6 +124,18 @@ int store_chunk_stored_size(struct store *s, const struct digest *d, uint64_t *o
     return 0;
 }
 
+int store_check_chunk(struct store *s, const struct digest *d, struct err *e)
+{
+    size_t len;
+    char text[DIGEST_TEXT_MAX];
+    if (!store_has_chunk(s, d))
+        return err_set(e, ERR_NOTFOUND, "chunk %s: not in the store", digest_print(d, text));
+    if (!store_is_distrusted(s))
+        return 0;
+    AUTO_FREE void *data = mem_zalloc(CHUNK_SIZE_MAX);
+    return data ? store_get_chunk(s, d, data, &len, e) : err_nomem(e, "chunk");
+}
+
 static int chunk_write(struct store *s, struct chunk_codec *c, const void *data, size_t len,
                        const struct digest *d, struct err *e)
 {
@@ -153,7 +165,8 @@ int store_put_chunk(struct store *s, const void *data, size_t len, struct digest
         return err_set(e, ERR_INPUT, "a chunk of %zu bytes cannot be stored", len);
     struct digest d;
     digest_bytes(&d, data, len);
-    if (store_has_chunk(s, &d)) {
+    struct err absent = ERR_INIT;
+    if (store_check_chunk(s, &d, &absent) == 0) {
         store_count_chunk(s, 0);
         *out = d;
         return 0;
@@ -172,6 +185,15 @@ int store_put_chunk(struct store *s, const void *data, size_t len, struct digest
     return 0;
 }
 
+/* Out of the way with it: while it has the chunk's name, nobody would write the chunk again. */
+static void discard_damaged(struct store *s, const char *path, int fd)
+{
+    struct stat seen, now;
+    if (fstat(fd, &seen) == 0 && fstatat(store_dir(s), path, &now, AT_SYMLINK_NOFOLLOW) == 0 &&
+        seen.st_dev == now.st_dev && seen.st_ino == now.st_ino)
+        unlinkat(store_dir(s), path, 0); /* a store that may not be written keeps it */
+}
+
 static int chunk_read(struct store *s, struct chunk_codec *c, const struct digest *d, void *data,
                       size_t *len, struct err *e)
 {
@@ -183,15 +205,16 @@ static int chunk_read(struct store *s, struct chunk_codec *c, const struct diges
     if (rc < 0)
         return e->class == ERR_NOTFOUND ? err_set(e, ERR_NOTFOUND, "not in the store") : rc;
     rc = chunk_decode_file(c, fd, data, len, e);
-    if (rc < 0)
-        return rc;
     struct digest got;
-    digest_bytes(&got, data, *len);
-    if (!digest_equal(&got, d)) {
+    if (rc == 0)
+        digest_bytes(&got, data, *len);
+    if (rc == 0 && !digest_equal(&got, d)) {
         char text[DIGEST_TEXT_MAX];
-        return err_set(e, ERR_DIGEST, "its bytes hash to %s", digest_print(&got, text));
+        rc = err_set(e, ERR_DIGEST, "its bytes hash to %s", digest_print(&got, text));
     }
-    return 0;
+    if (rc == -ERR_CORRUPT || rc == -ERR_DIGEST)
+        discard_damaged(s, path, fd);
+    return rc;
 }
 
 int store_get_chunk(struct store *s, const struct digest *d, void *data, size_t *len, struct err *e)
@@ -205,7 +228,10 @@ int store_get_chunk(struct store *s, const struct digest *d, void *data, size_t 
     store_give_codec(s, c);
     if (rc < 0) {
         char text[DIGEST_TEXT_MAX];
-        return err_in(e, "chunk %s", digest_print(d, text));
+        err_in(e, "chunk %s", digest_print(d, text));
+        if (rc == -ERR_CORRUPT || rc == -ERR_DIGEST || rc == -ERR_NOTFOUND)
+            err_hint(e, "bake the task again with --force: the chunk is then made anew");
+        return rc;
     }
     *len = got;
     return 0;

@@ -223,7 +223,8 @@ static int cow_read(struct bdev *d, void *data, size_t len, uint64_t off)
     return 0;
 }
 
-/* Writes a part of one owned block; `data` NULL means zeros. The block is then whole in the file. */
+/* Writes a part of one owned block; `data` NULL means zeros. The block is then whole in the
+ * file. */
 static int write_part(struct cow *w, const uint8_t *data, size_t len, uint64_t off)
 {
     uint8_t block[BLOCK_SIZE] = {0};

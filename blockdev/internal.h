@@ -42,6 +42,7 @@ int store_begin_chunks(struct store *s, struct err *e) MUST_USE;
 int store_sync_chunks(struct store *s, struct err *e) MUST_USE;
 
 /* Counts a chunk for store_stats; `stored_size` 0: was there already. */
+bool store_is_distrusted(const struct store *s);
 void store_count_chunk(struct store *s, uint64_t stored_size);
 
 /* Reads and checks every chunk changed at or after `since` (seconds of the epoch) and removes the

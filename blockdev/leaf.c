@@ -30,9 +30,8 @@ static int report(struct leaf *l, size_t index, const struct err *e)
 {
     const struct map_extent *extent = block_map_extent(l->map, index);
     if (!atomic_exchange(&l->reported[index], 1)) {
-        char text[DIGEST_TEXT_MAX];
-        log_event(LOG_WARN, "blockdev", "disk range %" PRIu64 "+%" PRIu32 ", chunk %s: %s",
-                  extent->off, extent->size, digest_print(&extent->chunk, text), e->text);
+        log_event(LOG_WARN, "blockdev", "disk range %" PRIu64 "+%" PRIu32 ": %s%s%s", extent->off,
+                  extent->size, e->text, e->hint[0] ? "; " : "", e->hint);
     }
     return e->class == ERR_NOMEM ? -ENOMEM : -EIO;
 }
@@ -54,7 +53,8 @@ static int read_extent(struct leaf *l, size_t index, uint8_t *data, size_t len, 
     chunk_cache_put(l->cache, chunk);
     if (inside)
         return 0;
-    err_set(&e, ERR_CORRUPT, "has %zu bytes, fewer than the disk's map takes from it", chunk_len);
+    err_set(&e, ERR_CORRUPT, "a chunk has %zu bytes, fewer than the disk's map takes from it",
+            chunk_len);
     return report(l, index, &e);
 }
 

@@ -226,6 +226,16 @@ static const char *map_path(const struct digest *d, char path[MAP_PATH_MAX])
     return path;
 }
 
+/* Whether the file has just these bytes: a damaged map is written again. */
+static bool holds(struct store *s, const char *path, const struct buf *bytes)
+{
+    struct err ignored = ERR_INIT;
+    AUTO_BUF struct buf there;
+    buf_init(&there, bytes->len);
+    return file_read(store_dir(s), path, &there, &ignored) == 0 && there.len == bytes->len &&
+           memcmp(there.data, bytes->data, bytes->len) == 0;
+}
+
 int store_put_map(struct store *s, const struct block_map *m, struct digest *out, struct err *e)
 {
     AUTO_BUF struct buf bytes;
@@ -239,10 +249,7 @@ int store_put_map(struct store *s, const struct block_map *m, struct digest *out
     map_path(&d, path);
     /* The chunks first: a map that can be seen after a power cut can be read. */
     rc = store_sync_chunks(s, e);
-    uint64_t size;
-    struct err missing = ERR_INIT;
-    bool there = file_size(store_dir(s), path, &size, &missing) == 0 && size == bytes.len;
-    if (rc == 0 && !there)
+    if (rc == 0 && !holds(s, path, &bytes))
         rc = file_put(store_tmp_dir(s), store_dir(s), path, bytes.data, bytes.len, e);
     if (rc < 0)
         return rc;
@@ -256,12 +263,14 @@ int store_get_map(struct store *s, const struct digest *d, struct block_map **ou
     buf_init(&bytes, LIMIT_BLOCK_MAP);
     char path[MAP_PATH_MAX], text[DIGEST_TEXT_MAX];
     int rc = file_read(store_dir(s), map_path(d, path), &bytes, e);
-    if (rc < 0)
-        return err_in(e, "block map %s", digest_print(d, text));
     struct digest got;
-    digest_bytes(&got, bytes.data, bytes.len);
-    if (!digest_equal(&got, d))
-        return err_set(e, ERR_DIGEST, "block map %s: its bytes hash to something else",
-                       digest_print(d, text));
+    if (rc == 0)
+        digest_bytes(&got, bytes.data, bytes.len);
+    if (rc == 0 && !digest_equal(&got, d))
+        rc = err_set(e, ERR_DIGEST, "its bytes hash to something else");
+    if (rc < 0) {
+        err_in(e, "block map %s", digest_print(d, text));
+        return err_hint(e, "bake the task again with --force: the map is then made anew");
+    }
     return block_map_decode(out, bytes.data, bytes.len, e);
 }

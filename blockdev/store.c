@@ -47,7 +47,8 @@ struct store {
     pthread_mutex_t mutex; /* guards idle and idle_count */
     struct chunk_codec *idle[IDLE_CODECS_MAX];
     size_t idle_count;
-    atomic_bool marked; /* tmp/<name>/boot is there, durably */
+    atomic_bool marked;     /* tmp/<name>/boot is there, durably */
+    atomic_bool distrusted; /* what is there is verified before it counts as there */
     atomic_uint_least64_t chunks_put, chunks_new, chunk_bytes_new;
     atomic_uint_least64_t chunks_synced; /* of chunks_put, the first so many are durable */
 };
@@ -319,6 +320,16 @@ const char *store_tmp_path(const struct store *s)
 const char *store_path(const struct store *s)
 {
     return s->path;
+}
+
+void store_distrust(struct store *s)
+{
+    atomic_store(&s->distrusted, true);
+}
+
+bool store_is_distrusted(const struct store *s)
+{
+    return atomic_load(&s->distrusted);
 }
 
 /* ---- Chunks ---------------------------------------------------------------------------- */

@@ -9,6 +9,7 @@
 #include "bake/bake.h"
 #include "base/cancel.h"
 #include "base/err.h"
+#include "base/log.h"
 
 /* Exit statuses; docs/errors.md has them for people. */
 enum {
@@ -61,7 +62,8 @@ extern const struct command command_disk;
  * (help: 0, wrong value: EXIT_USAGE). */
 int option_global(struct global_options *g, const struct command *c, int option, const char *value);
 
-/* Prints an error ("tb2-bake: text", then the hint) to stderr; returns the exit status that fits. */
+/* Prints an error ("tb2-bake: text", then the hint) to stderr; returns the exit status that
+ * fits. */
 int report_error(const struct err *e);
 
 /* Prints what is wrong with a command line, and how the command is called; returns EXIT_USAGE. */
@@ -91,6 +93,10 @@ void text_harmless(char *to, size_t to_len, const char *text);
 /* How many bytes of the text fit into so many columns of a terminal, and the columns they take at
  * most. */
 size_t text_fit(const char *text, size_t columns, size_t *width);
+/* A log_sink: a line to the FILE that `ctx` is; NULL: stderr. */
+void print_log(void *ctx, enum log_level level, const char *module, const char *message);
+/* Makes print_log the sink, for warnings; with `verbose` for everything. */
+void log_to_stderr(bool verbose);
 
 /* Prints JSON to stdout, indented, with a newline. */
 int print_json(const struct json *j, struct err *e) MUST_USE;

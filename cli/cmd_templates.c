@@ -14,7 +14,9 @@
 
 enum { STDIN_MAX = 16 << 20 };
 
-/* Parses the options that all commands share. `order` is GLOBAL_SHORT_OPTIONS to take them anywhere, with a "+" before it to stop at the first operand. Returns -1 to go on (operands start at optind). */
+/* Parses the options that all commands share. `order` is GLOBAL_SHORT_OPTIONS to take them anywhere,
+ * with a "+" before it to stop at the first operand. Returns -1 to go on (operands start at
+ * optind). */
 static int parse_common(struct global_options *g, const struct command *c, const char *order,
                         int argc, char **argv)
 {
@@ -96,6 +98,11 @@ static struct json *sizes_json(const struct template_sizes *z)
     return j;
 }
 
+static const char *state_of(const struct template_sizes *z)
+{
+    return z->damaged ? "damaged" : "ready";
+}
+
 static int list_json(const struct catalog *c, struct err *e)
 {
     AUTO_JSON struct json *list = json_new_array();
@@ -104,7 +111,7 @@ static int list_json(const struct catalog *c, struct err *e)
         struct json *j = json_new_object();
         json_set(j, "alias", json_new_string(t->alias));
         json_set(j, "task", json_new_string(t->task));
-        json_set(j, "state", json_new_string("ready"));
+        json_set(j, "state", json_new_string(state_of(&c->sizes[i])));
         json_set(j, "created", json_new_string(t->created));
         json_set(j, "sizes", sizes_json(&c->sizes[i]));
         json_append(list, j);
@@ -133,7 +140,7 @@ static void list_text(const struct catalog *c, const char *store_path)
         alias_width = alias > alias_width ? alias : alias_width;
         task_width = task > task_width ? task : task_width;
     }
-    printf("%-*s  %-*s  %-5s  %9s  %9s  %9s  %s\n", alias_width, "ALIAS", task_width, "TASK",
+    printf("%-*s  %-*s  %-7s  %9s  %9s  %9s  %s\n", alias_width, "ALIAS", task_width, "TASK",
            "STATE", "DISK", "MEMORY", "UNIQUE", "AGE");
     for (size_t i = 0; i < c->loaded; i++) {
         const struct template *t = c->templates[i];
@@ -141,8 +148,8 @@ static void list_text(const struct catalog *c, const char *store_path)
         char memory[SIZE_TEXT_MAX];
         char unique[SIZE_TEXT_MAX];
         char age[SIZE_TEXT_MAX];
-        printf("%-*s  %-*s  %-5s  %9s  %9s  %9s  %s\n", alias_width, t->alias, task_width, t->task,
-               "ready", print_size(c->sizes[i].disk_data, disk),
+        printf("%-*s  %-*s  %-7s  %9s  %9s  %9s  %s\n", alias_width, t->alias, task_width, t->task,
+               state_of(&c->sizes[i]), print_size(c->sizes[i].disk_data, disk),
                print_size(c->sizes[i].memory_data, memory), print_size(c->sizes[i].unique, unique),
                print_age(t->created, age));
     }
@@ -281,18 +288,35 @@ static int forward_output(void *ctx, int stream, const void *data, size_t len, s
 }
 
 /* What is piped into the command: nothing when stdin is a terminal or closed. */
-static int read_stdin(struct buf *out, struct err *e)
+static int read_stdin(struct buf *out, const struct cancel *c, struct err *e)
 {
     if (isatty(STDIN_FILENO))
         return 0;
     for (;;) {
-        char piece[65536];
-        ssize_t n = read(STDIN_FILENO, piece, sizeof(piece));
-        if (n < 0 && errno == EINTR)
+        struct pollfd fds[] = {{.fd = STDIN_FILENO, .events = POLLIN},
+                               {.fd = c->fd, .events = POLLIN}};
+        if (poll(fds, ARRAY_LEN(fds), -1) < 0 && errno != EINTR)
+            return err_sys(e, "stdin");
+        int rc = cancel_check(c, e);
+        if (rc < 0)
+            return rc;
+        if (!fds[0].revents)
             continue;
-        if (n <= 0)
+        char piece[65536];
+        struct pollfd ready[] = {{.fd = STDIN_FILENO, .events = POLLIN},
+                                 {.fd = c->fd, .events = POLLIN}};
+        if (poll(ready, ARRAY_LEN(ready), -1) < 0 && errno != EINTR)
+            return err_sys(e, "stdin");
+        if (cancel_is_set(c))
+            return cancel_check(c, e);
+        if (ready[0].revents == 0)
+            continue;
+        ssize_t n = read(STDIN_FILENO, piece, sizeof(piece));
+        if (n < 0 && (errno == EINTR || errno == EAGAIN))
+            continue;
+        if (n == 0 || (n < 0 && errno == EBADF))
             return 0;
-        int rc = buf_add(out, piece, (size_t)n, e);
+        rc = n < 0 ? err_sys(e, "reading") : buf_add(out, piece, (size_t)n, e);
         if (rc < 0)
             return err_in(e, "stdin");
     }
@@ -326,7 +350,7 @@ static int run_run(struct global_options *g, int argc, char **argv)
     if (rc == 0)
         rc = template_load(&t, s, alias, &e);
     if (rc == 0)
-        rc = read_stdin(&input, &e);
+        rc = read_stdin(&input, g->cancel, &e);
     if (rc == 0) {
         struct template_command command = {.argv = (const char *const *)argv + optind,
                                            .input = input.data,
@@ -346,6 +370,8 @@ const struct command command_run = {
     .arguments = "[options] ALIAS -- COMMAND [ARGUMENT...]",
     .summary =
         "Restore a template, run a command in it, throw the copy away.\n\n"
+        "The command's stdin is what is piped in, which is read to its end first; nothing from a\n"
+        "terminal.\n\n"
         "Exits with the command's status, 128 + n after signal n, 125 when the command could\n"
         "not be run.",
     .run = run_run,

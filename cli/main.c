@@ -43,6 +43,17 @@ static void catch_signals(void)
     sigaction(SIGPIPE, &ignore, NULL); /* a closed stdout ends nothing half way */
 }
 
+/* A stream that is closed would give its number to the next file that is opened, and what is printed
+ * would end up in that file. */
+static void fill_standard_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF &&
+            openat(AT_FDCWD, "/dev/null", O_RDWR) != fd) /* stays open over exec, as they do */
+            _exit(EXIT_ENVIRONMENT);
+    }
+}
+
 static char *default_path(const char *own, const char *xdg, const char *below_home,
                           const char *without_home)
 {
@@ -105,6 +116,7 @@ int option_global(struct global_options *g, const struct command *c, int option,
         return -1;
     case 'v':
         g->verbose = true;
+        log_to_stderr(true);
         return -1;
     case 'h':
         return help(c);
@@ -234,6 +246,7 @@ static int dispatch(struct global_options *g, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    fill_standard_streams();
     struct err e = ERR_INIT;
     struct global_options g = {
         .store_path =
@@ -247,9 +260,12 @@ int main(int argc, char **argv)
         return EXIT_ENVIRONMENT;
     }
     catch_signals();
+    log_to_stderr(false);
     int status = dispatch(&g, argc, argv);
-    if (fflush(stdout) != 0 && status == EXIT_ALL_READY) {
-        fprintf(stderr, "tb2-bake: writing the result: %s\n", strerror(errno));
+    errno = 0;
+    if ((fflush(stdout) != 0 || ferror(stdout)) && status == EXIT_ALL_READY) {
+        fprintf(stderr, "tb2-bake: writing the result: %s\n",
+                errno ? strerror(errno) : "not all of it could be written");
         status = EXIT_ENVIRONMENT;
     }
     free(g.store_path);

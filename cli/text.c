@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Sizes, durations, foreign text and JSON as people and machines read them. */
+/* Sizes, durations, foreign text, log messages and JSON as people and machines read them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,6 +108,17 @@ void show_error(FILE *to, const char *indent, const struct err *e)
     print_lines(to, indent, e->text);
     if (e->hint[0])
         fprintf(to, "%s  %s\n", indent, e->hint);
+}
+
+void print_log(void *ctx, enum log_level level, const char *module, const char *message)
+{
+    static const char *const names[] = {"error", "warning", "note", "debug"};
+    fprintf(ctx ? ctx : stderr, "%s: %s: %s\n", names[level], module, message);
+}
+
+void log_to_stderr(bool verbose)
+{
+    log_set_sink(print_log, NULL, verbose ? LOG_DEBUG : LOG_WARN);
 }
 
 int print_json(const struct json *j, struct err *e)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What people see while a bake runs. On a terminal: finished tasks scroll by, below them a block of
- * one line per running task and a line of totals, redrawn a few times a second by a thread of its own,
- * so that a stage which says nothing for a minute still shows its time. Elsewhere: a line an event.
+ * one line per running task and a line of totals, redrawn a few times a second by a thread of its
+ * own, so that a stage which says nothing for a minute still shows its time. Elsewhere: a line an
+ * event.
  */
 #include "cli/ui.h"
 
@@ -29,7 +30,9 @@ enum {
 };
 
 struct row {
-    const struct bake_task_result *result;
+    const struct bake_task_result *result; /* only to be looked into within its own events */
+    const char *task;
+    enum bake_stage stage;
     int64_t stage_start_ms;
     int64_t task_start_ms;
     uint64_t done;
@@ -98,19 +101,18 @@ static void draw_row(struct ui *u, const struct row *r, int64_t now_ms, size_t c
     char done[SIZE_TEXT_MAX];
     char total[SIZE_TEXT_MAX];
     char detail[OUTPUT_SHOWN_MAX] = "";
-    if (r->result->stage == STAGE_PULL && r->total > 0)
+    if (r->stage == STAGE_PULL && r->total > 0)
         snprintf(detail, sizeof(detail), "%s of %s", print_size(r->done, done),
                  print_size(r->total, total));
-    else if (r->result->stage == STAGE_STEPS)
+    else if (r->stage == STAGE_STEPS)
         snprintf(detail, sizeof(detail), "%s", r->output);
     /* Two columns further right than a finished task; narrower where the time would not fit. */
     int name_width = NAME_WIDTH - 2;
     if (columns < NAME_WIDTH + 24)
         name_width = columns > 24 + NAME_WIDTH_MIN ? (int)columns - 24 : NAME_WIDTH_MIN;
     char line[OUTPUT_SHOWN_MAX + 128];
-    snprintf(line, sizeof(line), "  %-*.*s %-9s %8s  %s", name_width, name_width, r->result->task,
-             bake_stage_name(r->result->stage), print_duration(now_ms - r->stage_start_ms, time),
-             detail);
+    snprintf(line, sizeof(line), "  %-*.*s %-9s %8s  %s", name_width, name_width, r->task,
+             bake_stage_name(r->stage), print_duration(now_ms - r->stage_start_ms, time), detail);
     draw_line(u, line, columns);
 }
 
@@ -169,7 +171,7 @@ static struct row *find_row(struct ui *u, const struct bake_task_result *result)
     if (u->row_count == ROWS_MAX)
         return NULL;
     struct row *r = &u->rows[u->row_count++];
-    *r = (struct row){.result = result, .task_start_ms = clock_ms()};
+    *r = (struct row){.result = result, .task = result->task, .task_start_ms = clock_ms()};
     return r;
 }
 
@@ -190,7 +192,11 @@ static const char *last_column(const struct bake_task_result *r, char *text, siz
 {
     if (is_good(r))
         return r->alias ? r->alias : "";
-    snprintf(text, len, "(in %s)", bake_stage_name(r->stage));
+    bool begun = r->outcome != OUTCOME_CANCELLED || r->stage != STAGE_PLAN;
+    if (begun)
+        snprintf(text, len, "(in %s)", bake_stage_name(r->stage));
+    else
+        snprintf(text, len, "(not begun)");
     return text;
 }
 
@@ -212,7 +218,8 @@ static void note_finished(struct ui *u, struct row *r)
     u->finished++;
     if (r->result->outcome == OUTCOME_FAILED)
         u->failed++;
-    print_finished(u, r);
+    if (r->result->outcome != OUTCOME_CANCELLED || r->stage_start_ms)
+        print_finished(u, r);
     drop_row(u, r);
 }
 
@@ -227,10 +234,11 @@ static void take_event(struct ui *u, const struct bake_event *event)
         return;
     switch (event->kind) {
     case EVENT_STAGE_STARTED:
+        r->stage = r->result->stage;
         r->stage_start_ms = clock_ms();
         r->output[0] = 0;
         if (u->mode == UI_PLAIN)
-            fprintf(u->out, "%s: %s\n", r->result->task, bake_stage_name(r->result->stage));
+            fprintf(u->out, "%s: %s\n", r->task, bake_stage_name(r->stage));
         break;
     case EVENT_PROGRESS:
         r->done = event->done;
@@ -239,7 +247,7 @@ static void take_event(struct ui *u, const struct bake_event *event)
     case EVENT_OUTPUT:
         text_harmless(r->output, sizeof(r->output), event->text);
         if (u->verbose && u->mode == UI_PLAIN)
-            fprintf(u->out, "%s: | %s\n", r->result->task, r->output);
+            fprintf(u->out, "%s: | %s\n", r->task, r->output);
         break;
     case EVENT_TASK_FINISHED:
         note_finished(u, r);
@@ -277,11 +285,10 @@ void ui_event(void *ui, const struct bake_event *event)
 
 static void log_line(void *ctx, enum log_level level, const char *module, const char *message)
 {
-    static const char *const names[] = {"error", "warning", "note", "debug"};
     struct ui *u = ctx;
     pthread_mutex_lock(&u->lock);
     erase_block(u);
-    fprintf(u->out, "%s: %s: %s\n", names[level], module, message);
+    print_log(u->out, level, module, message);
     fflush(u->out);
     pthread_mutex_unlock(&u->lock);
 }
@@ -316,7 +323,7 @@ void ui_free(struct ui *u)
 {
     if (!u)
         return;
-    log_set_sink(NULL, NULL, LOG_ERROR);
+    log_to_stderr(u->verbose);
     if (u->drawing) {
         pthread_mutex_lock(&u->lock);
         u->stop = true;

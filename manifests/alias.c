@@ -30,7 +30,7 @@ static int add_slug(struct buf *out, const char *name, struct err *e)
     size_t left = strlen(name);
     bool ok = true;
     while (ok && left > 0) {
-        size_t len = utf8_len((const uint8_t *)name, left);
+        size_t len = utf8_sequence((const uint8_t *)name, left);
         char c = len == 1 ? name[0] : '\0';
         if (len == 3 && memcmp(name, "\xE2\x84\xAA", len) == 0)
             c = 'k';

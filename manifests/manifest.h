@@ -83,7 +83,8 @@ struct task {
 
 /*
  * Reads DIRECTORY/task.toml. ERR_INPUT (with file, line and column where there is one) when it is
- * broken or has no docker_image; ERR_UNSUPPORTED when it asks for GPUs.
+ * broken or has no docker_image; ERR_UNSUPPORTED when it asks for GPUs or another system than
+ * Linux; ERR_NOTFOUND when there is none.
  */
 int task_load(struct task **out, const char *directory, struct err *e) MUST_USE;
 /* The same from text; `name` is the task's name, `path` stands in errors. */

@@ -330,14 +330,16 @@ static const struct {
     {"env", read_env},
 };
 
-static int read_key(struct reader *r, const char *name, const struct toml *value, struct err *e)
+static int read_key(struct reader *r, const struct toml_key *key, const struct toml *value,
+                    struct err *e)
 {
     for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
-        if (strcmp(keys[i].name, name) == 0)
+        size_t len = strlen(keys[i].name); /* a quoted key may hold NUL */
+        if (key->len == len && memcmp(keys[i].name, key->text, len) == 0)
             return keys[i].read(r, value, e);
     }
     log_event(LOG_DEBUG, "manifests", "%s:%u: environment.%s is ignored", r->path, toml_line(value),
-              name);
+              key->text);
     return 0;
 }
 
@@ -377,7 +379,7 @@ static int read_environment(struct reader *r, const struct toml *document, struc
     if (environment && toml_type(environment) != TOML_TABLE)
         return value_fail(r, environment, ERR_INPUT, e, "environment must be a table");
     for (size_t i = 0; environment && i < toml_length(environment); i++) {
-        int rc = read_key(r, toml_key_at(environment, i), toml_at(environment, i), e);
+        int rc = read_key(r, &environment->keys[i], toml_at(environment, i), e);
         if (rc < 0)
             return rc;
     }

@@ -198,18 +198,29 @@ static int redefined(const struct parser *p, struct toml_place place, const stru
                           before->place.line);
 }
 
+/* The member under the key in p->key; one of that origin is added when there is none. */
+static int member_or_new(struct parser *p, struct toml *table, struct toml_place place,
+                         enum toml_origin origin, struct toml **out, struct err *e)
+{
+    *out = find_key(p, table);
+    if (*out)
+        return 0;
+    int rc = add_new_member(p, table, place, out, e);
+    if (rc < 0)
+        return rc;
+    (*out)->type = origin == TOML_ORIGIN_TABLES ? TOML_ARRAY : TOML_TABLE;
+    (*out)->origin = origin;
+    return 0;
+}
+
 /* A part before the last of a [header]: steps into the table it names. */
 static int open_table_part(struct parser *p, struct toml **table, struct toml_place place,
                            struct err *e)
 {
-    struct toml *next = find_key(p, *table);
-    if (!next) {
-        int rc = add_new_member(p, *table, place, &next, e);
-        if (rc < 0)
-            return rc;
-        next->type = TOML_TABLE;
-        next->origin = TOML_ORIGIN_IMPLICIT;
-    }
+    struct toml *next;
+    int rc = member_or_new(p, *table, place, TOML_ORIGIN_IMPLICIT, &next, e);
+    if (rc < 0)
+        return rc;
     if (next->origin == TOML_ORIGIN_TABLES)
         next = next->items[next->count - 1];
     else if (next->origin == TOML_ORIGIN_VALUE)
@@ -222,15 +233,12 @@ static int open_table_part(struct parser *p, struct toml **table, struct toml_pl
 static int header_table(struct parser *p, struct toml **table, struct toml_place place,
                         struct err *e)
 {
-    struct toml *next = find_key(p, *table);
-    if (!next) {
-        int rc = add_new_member(p, *table, place, &next, e);
-        if (rc < 0)
-            return rc;
-        next->type = TOML_TABLE;
-    } else if (next->origin != TOML_ORIGIN_IMPLICIT) {
+    struct toml *next;
+    int rc = member_or_new(p, *table, place, TOML_ORIGIN_IMPLICIT, &next, e);
+    if (rc < 0)
+        return rc;
+    if (next->origin != TOML_ORIGIN_IMPLICIT)
         return redefined(p, place, next, "defined as a table here", e);
-    }
     next->origin = TOML_ORIGIN_HEADER;
     next->place = place;
     *table = next;
@@ -241,18 +249,14 @@ static int header_table(struct parser *p, struct toml **table, struct toml_place
 static int header_element(struct parser *p, struct toml **table, struct toml_place place,
                           struct err *e)
 {
-    struct toml *array = find_key(p, *table);
-    if (!array) {
-        int rc = add_new_member(p, *table, place, &array, e);
-        if (rc < 0)
-            return rc;
-        array->type = TOML_ARRAY;
-        array->origin = TOML_ORIGIN_TABLES;
-    } else if (array->origin != TOML_ORIGIN_TABLES) {
+    struct toml *array;
+    int rc = member_or_new(p, *table, place, TOML_ORIGIN_TABLES, &array, e);
+    if (rc < 0)
+        return rc;
+    if (array->origin != TOML_ORIGIN_TABLES)
         return redefined(p, place, array, "an array of tables here", e);
-    }
     AUTO_TOML struct toml *element = NULL;
-    int rc = new_node(p, &element, array, place, e);
+    rc = new_node(p, &element, array, place, e);
     if (rc == 0)
         rc = append_item(array, element, e);
     if (rc < 0)
@@ -267,15 +271,12 @@ static int header_element(struct parser *p, struct toml **table, struct toml_pla
 static int dotted_part(struct parser *p, struct toml **table, struct toml_place place,
                        struct err *e)
 {
-    struct toml *next = find_key(p, *table);
-    if (!next) {
-        int rc = add_new_member(p, *table, place, &next, e);
-        if (rc < 0)
-            return rc;
-        next->type = TOML_TABLE;
-    } else if (next->origin != TOML_ORIGIN_IMPLICIT && next->origin != TOML_ORIGIN_DOTTED) {
+    struct toml *next;
+    int rc = member_or_new(p, *table, place, TOML_ORIGIN_DOTTED, &next, e);
+    if (rc < 0)
+        return rc;
+    if (next->origin != TOML_ORIGIN_IMPLICIT && next->origin != TOML_ORIGIN_DOTTED)
         return redefined(p, place, next, "extended by a dotted key", e);
-    }
     next->origin = TOML_ORIGIN_DOTTED;
     *table = next;
     return 0;

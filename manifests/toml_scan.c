@@ -59,7 +59,7 @@ int toml_digit_value(int byte)
 static int check_character(const struct toml_scan *s, size_t *len, struct err *e)
 {
     uint8_t byte = s->text[s->pos];
-    *len = utf8_len(s->text + s->pos, s->len - s->pos);
+    *len = utf8_sequence(s->text + s->pos, s->len - s->pos);
     if (*len == 0)
         return toml_scan_fail(s, s->place, e, "byte 0x%02X is not valid UTF-8 here", byte);
     if (byte == '\r' && toml_scan_peek(s, 1) != '\n')
@@ -137,7 +137,7 @@ const char *toml_scan_show(const struct toml_scan *s, char text[TOML_SHOW_MAX])
     } else if (toml_scan_at_newline(s)) {
         snprintf(text, TOML_SHOW_MAX, "the end of the line");
     } else {
-        size_t len = utf8_len(s->text + s->pos, s->len - s->pos);
+        size_t len = utf8_sequence(s->text + s->pos, s->len - s->pos);
         snprintf(text, TOML_SHOW_MAX, "'%.*s'", (int)len, (const char *)s->text + s->pos);
     }
     return text;

@@ -92,9 +92,9 @@ int oci_document_classify(enum oci_document_kind *out, const char *media_type, c
                           size_t len, struct err *e) MUST_USE;
 
 /*
- * Picks the entry of an index for a platform: attestations and unknown/unknown are skipped,
- * entries without platform are returned only when nothing else matches (*needs_check: compare the
- * config afterwards). No match: ERR_NOTFOUND listing what there is.
+ * Picks the entry of an index for a platform: attestations and unknown/unknown are skipped, entries
+ * without platform are returned only when nothing else matches (*needs_check: compare the config
+ * afterwards). No match: ERR_NOTFOUND listing what there is. *out is for oci_descriptor_fini.
  */
 int oci_index_select(struct oci_descriptor *out, bool *needs_check, const void *bytes, size_t len,
                      const struct oci_platform *platform, struct err *e) MUST_USE;
@@ -113,16 +113,18 @@ int oci_image_check(const struct oci_manifest *m, const struct oci_config *c,
 
 /* ---- Image layout on disk (image-layout.md) --------------------------------------------- */
 
+/* Read-only, so threads may share one. Paths of a layout never lead out of it, links in it may. */
 struct oci_layout;
 int oci_layout_open(struct oci_layout **out, const char *path, struct err *e) MUST_USE;
 void oci_layout_close(struct oci_layout *l);
 DEFINE_AUTO(oci_layout, oci_layout_close)
 #define AUTO_OCI_LAYOUT CLEANUP(oci_layout_close_auto_)
 /* Descriptor of a tag (annotation org.opencontainers.image.ref.name), of the digest, or, when tag
- * is NULL and there is just one, of the only entry. */
+ * is NULL and there is just one, of the only entry; for oci_descriptor_fini. ERR_NOTFOUND,
+ * ERR_INPUT when the name fits several images. */
 int oci_layout_resolve(struct oci_layout *l, const struct oci_ref *ref, struct oci_descriptor *out,
                        struct err *e) MUST_USE;
-/* Opens a blob; its size is checked here, its digest by whoever reads it. */
+/* Opens a blob, for source_close; its size is checked here, its digest by whoever reads it. */
 int oci_layout_blob(struct oci_layout *l, const struct oci_descriptor *d, struct source *out,
                     struct err *e) MUST_USE;
 

@@ -43,9 +43,9 @@ char *e2b_clean(const char *text, size_t max_len, bool lines)
     while (len > 0 && (unsigned char)text[len - 1] <= ' ')
         len--;
     char *clean = mem_strndup(text, len);
-    if (clean)
-        text_make_harmless(clean, lines);
-    return clean;
+    if (!clean)
+        return NULL;
+    return lines ? text_make_harmless(clean) : text_make_line(clean);
 }
 
 static int64_t inner_code(const struct json *j)

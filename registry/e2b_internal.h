@@ -53,7 +53,7 @@ int e2b_send(struct e2b *c, const struct e2b_call *call, struct e2b_reply *out,
 int e2b_refused(const struct e2b *c, const struct e2b_reply *r, const char *doing, struct err *e);
 
 /* A copy of text from the server that is fit for a terminal: at most `max_len` bytes, no trailing
- * blanks, text_make_harmless. NULL when memory is short. */
+ * blanks, made harmless (base/text.h), one line unless `lines`. NULL when memory is short. */
 char *e2b_clean(const char *text, size_t max_len, bool lines) MUST_USE;
 
 /* ERR_CORRUPT: an answer that lacks something or holds nonsense. */

@@ -52,8 +52,8 @@ int registry_head(struct registry *r, const struct oci_ref *ref, struct digest *
 
 /* GET of a manifest or index by the ref's digest, else tag; bytes into `body` (ceiling
  * LIMIT_MANIFEST), verified against the digest if there is one, else against the one the registry
- * states. *out has media type, digest of the bytes and size. `body` is initialised here, and is to
- * be finished by the caller whatever the result. */
+ * states. *out has media type, digest of the bytes and size, and is for oci_descriptor_fini. `body`
+ * is initialised here, and is to be finished by the caller whatever the result. */
 int registry_manifest(struct registry *r, const struct oci_ref *ref, struct oci_descriptor *out,
                       struct buf *body, struct err *e) MUST_USE;
 
@@ -74,12 +74,13 @@ int registry_blob(struct registry *r, const struct oci_ref *ref, const struct oc
 
 /* ---- Template server (E2B API) ------------------------------------------------------------ */
 
+/* Borrowed for e2b_new, but for `cancel`: until e2b_free. */
 struct e2b_options {
-    const char *api_url;      /* "http://127.0.0.1:8000" */
-    const char *api_key;      /* sent as X-API-Key; never printed */
-    int64_t poll_interval_ms; /* 0: 1,000 growing to 5,000 */
-    int64_t build_timeout_ms; /* 0: 1,800,000 */
-    const struct cancel *cancel;
+    const char *api_url;         /* "http://127.0.0.1:8000" */
+    const char *api_key;         /* sent as X-API-Key; never printed */
+    int64_t poll_interval_ms;    /* 0: 1,000 growing to 5,000 */
+    int64_t build_timeout_ms;    /* 0: 1,800,000 */
+    const struct cancel *cancel; /* may be NULL */
 };
 
 /* A step as the server takes it: type RUN, ENV, WORKDIR, USER and its arguments. */
@@ -100,6 +101,7 @@ struct e2b_template {
     bool force; /* build again although a ready template has the alias */
 };
 
+/* Finish with e2b_result_fini. */
 struct e2b_result {
     char *template_id;
     char *build_id;

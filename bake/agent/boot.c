@@ -142,7 +142,8 @@ static int switch_root(char text[AGENT_DETAIL_MAX])
     return 0;
 }
 
-/* Names that devtmpfs leaves to user space (Documentation/admin-guide/devices.txt, "Compulsory links"). */
+/* Names that devtmpfs leaves to user space (Documentation/admin-guide/devices.txt, "Compulsory
+ * links"). */
 static void link_devices(void)
 {
     static const char *const links[][2] = {{"/proc/self/fd", "/dev/fd"},

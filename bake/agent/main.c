@@ -19,8 +19,8 @@
 #include <unistd.h>
 
 /*
- * Descriptors 0 to 2 must be taken, by whatever: a pipe of ours that got such a number would be lost
- * when a child puts its own in place.
+ * Descriptors 0 to 2 must be taken, by whatever: a pipe of ours that got such a number would be
+ * lost when a child puts its own in place.
  */
 static void hold_stdio(void)
 {

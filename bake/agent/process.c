@@ -3,11 +3,11 @@
  * Programs run for the host: a fixed table of them.
  *
  * Life of a slot: STARTING (the `start` pipe is open: it closes when exec succeeded, or carries why
- * not), running, ended (pid is 0), reported (attached is false), free. An end is reported only after
- * all output up to the end of both pipes, or, when a child left behind holds them open, after
+ * not), running, ended (pid is 0), reported (attached is false), free. An end is reported only
+ * after all output up to the end of both pipes, or, when a child left behind holds them open, after
  * EXIT_GRACE_MS and what was in the pipes then. Such pipes are read on and thrown away until they
- * close, so that a daemon started by a step does not die of SIGPIPE; the slot is taken back from the
- * longest-ended process when the table is full.
+ * close, so that a daemon started by a step does not die of SIGPIPE; the slot is taken back from
+ * the longest-ended process when the table is full.
  *
  * A time-out, or the loss of the host, kills the process group and, where there is a version 2
  * cgroup, the whole cgroup of the process: a child that left the group is reached too.
@@ -220,7 +220,8 @@ static void process_credit(struct guest *g, struct process *p, size_t len)
         channel_send(&g->channel, AGENT_CREDIT, p->stream, payload, sizeof(payload));
 }
 
-/* A program that closed its stdin, or ended, does not stop the host: the rest is taken and dropped. */
+/* A program that closed its stdin, or ended, does not stop the host: the rest is taken and
+ * dropped. */
 static void process_pump_input(struct guest *g, struct process *p, short events)
 {
     if (p->in_len && events) {

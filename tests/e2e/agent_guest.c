@@ -296,7 +296,8 @@ static void test_snapshot(void **state)
     struct agent_result r;
     exec.detach = false;
     assert_int_equal(agent_run(m->agent, &exec, NULL, NULL, &r, &e), -ERR_BUSY);
-    /* the worst that a connection can leave: it ends unseen by the guest, in the middle of a frame */
+    /* the worst that a connection can leave: it ends unseen by the guest, in the middle of a
+     * frame */
     uint8_t header[AGENT_HEADER_LEN];
     AUTO_FREE uint8_t *payload = mem_zalloc(AGENT_PAYLOAD_MAX);
     agent_put_header(header, AGENT_EXEC, 99, payload, AGENT_PAYLOAD_MAX);

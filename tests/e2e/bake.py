@@ -4,6 +4,7 @@
 
 import json
 import os
+import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "support"))
@@ -22,6 +23,11 @@ def first_and_second_run(bakery):
     check(bakery.blob_gets() == gets, "the second run fetched blobs")
     check(not second.stages() & {"pull", "ingest", "boot", "prove"}, "the second run worked: %s" % second.stages())
     check(second.base_disks() == first.base_disks(), "other disks")
+
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        lost = subprocess.run(bakery.arguments(bakery.bake_command()), stdout=full, stderr=subprocess.PIPE,
+                              stdin=subprocess.DEVNULL, text=True, timeout=300, check=False)
+    check(lost.returncode == 3 and "writing the result" in lost.stderr, lost)
     return first.tasks()
 
 
@@ -37,6 +43,9 @@ def templates_answer(bakery, tasks):
     check("no_timer_check" in asked.out.split(), asked.out)
     check('PRETTY_NAME="tb2 demo"' in asked.out and "e2e for " + name in asked.out, asked.out)
     bakery.tb2("run", alias, "--", "sh", "-c", "exit 42").expect(42)
+    piped = subprocess.run(bakery.arguments(["run", alias, "--", "cat"]), input="from outside\n", text=True,
+                           capture_output=True, timeout=300, check=False)
+    check(piped.returncode == 0 and piped.stdout == "from outside\n", piped)
     bakery.tb2("verify", alias).expect()
     missing = bakery.tb2("run", "no-such-alias", "--", "true").expect(125)
     check("no-such-alias" in missing.err, missing.err)

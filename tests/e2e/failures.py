@@ -63,6 +63,7 @@ def one_of_each(bakery):
     expect_failure(tasks[STEP], ["steps"], ["exit status 3", "the disk of links is jammed"], ["step"])
     expect_failure(tasks[READY], ["ready"], ["ready"], ["step", "timeout"])
     expect_failure(tasks[NAME], ["resolve"], ["no-such-image"], ["notfound"])
+    check(tasks[NAME]["error"].count("no-such-image") == 1, tasks[NAME]["error"])
     expect_failure(tasks[AWAY], ["resolve"], [":%d" % port], ["net"])
     for name in (STEP, READY, NAME, AWAY):
         check(name in tasks[name]["error"], "the message does not name %s: %s" % (name, tasks[name]["error"]))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The QEMU driver against real guests: boot, run, freeze, save, restore twice, and each way in which
- * a machine ends. argv: cache directory, static guest program. Prints what each part took.
+ * The QEMU driver against real guests: boot, run, freeze, save, restore twice, and each way in
+ * which a machine ends. argv: cache directory, static guest program. Prints what each part took.
  */
 #include <fcntl.h>
 #include <setjmp.h>

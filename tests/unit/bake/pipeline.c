@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "bake/pipeline.h"
@@ -239,6 +240,28 @@ static void templates_are_found_by_alias_task_and_key(void **state)
     close_test_store(&t);
 }
 
+static ino_t catalog_file(struct store *s)
+{
+    struct stat st;
+    assert_int_equal(fstatat(store_dir(s), "catalog/tb2-one-0000000001.json", &st, 0), 0);
+    return st.st_ino;
+}
+
+/* Registering again what is registered writes nothing; registering something else does. */
+static void the_catalog_is_written_when_it_changes(void **state)
+{
+    (void)state;
+    struct store_test t;
+    open_test_store(&t);
+    put_template(t.store, "tb2-one-0000000001", "one");
+    ino_t first = catalog_file(t.store);
+    put_template(t.store, "tb2-one-0000000001", "one");
+    assert_true(catalog_file(t.store) == first);
+    put_template(t.store, "tb2-one-0000000001", "other");
+    assert_false(catalog_file(t.store) == first);
+    close_test_store(&t);
+}
+
 static void damaged_records_are_refused(void **state)
 {
     (void)state;
@@ -296,6 +319,46 @@ static void a_run_keeps_out_runs_alone(void **state)
     file_close(&first);
     assert_int_equal(run_lock(&second, beside, false, &e), 0);
     close_test_store(&t);
+}
+
+/* A layout whose manifest is not what its digest promises, in either algorithm. */
+static void documents_match_their_digests(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        size_t digits;
+    } algorithms[] = {{"sha256", 64}, {"sha512", 128}};
+    for (size_t i = 0; i < ARRAY_LEN(algorithms); i++) {
+        struct store_test t;
+        open_test_store(&t);
+        struct err e = ERR_INIT;
+        char hex[129] = {0};
+        memset(hex, 'a', algorithms[i].digits);
+        static const char manifest[] = "{\"schemaVersion\":2}";
+        AUTO_FREE char *directory = mem_printf("runs/blobs/%s", algorithms[i].name);
+        AUTO_FREE char *blob = mem_printf("%s/%s", directory, hex);
+        AUTO_FREE char *index = mem_printf(
+            "{\"manifests\":[{\"mediaType\":\"application/vnd.oci.image.manifest.v1+json\","
+            "\"digest\":\"%s:%s\",\"size\":%zu}]}",
+            algorithms[i].name, hex, sizeof(manifest) - 1);
+        const char *const files[][2] = {{blob, manifest},
+                                        {"runs/index.json", index},
+                                        {"runs/oci-layout", "{\"imageLayoutVersion\":\"1.0.0\"}"}};
+        assert_int_equal(file_make_dirs(store_dir(t.store), directory, &e), 0);
+        for (size_t k = 0; k < ARRAY_LEN(files); k++)
+            assert_int_equal(file_put(store_tmp_dir(t.store), store_dir(t.store), files[k][0],
+                                      files[k][1], strlen(files[k][1]), &e),
+                             0);
+        struct image_room room;
+        struct image *image = NULL;
+        AUTO_FREE char *reference = mem_printf("oci:%s/runs", t.path);
+        assert_int_equal(image_room_open(&room, t.store, &(struct registry_options){0}, &e), 0);
+        assert_int_equal(image_resolve(&image, &room, reference, &e), -ERR_DIGEST);
+        assert_null(image);
+        image_room_close(&room);
+        close_test_store(&t);
+    }
 }
 
 /* What every task would fail for is said once, and no task is begun. */
@@ -362,9 +425,11 @@ int main(void)
         cmocka_unit_test(vm_places_are_bounded),
         cmocka_unit_test(environment_is_sorted_and_replaced),
         cmocka_unit_test(templates_are_found_by_alias_task_and_key),
+        cmocka_unit_test(the_catalog_is_written_when_it_changes),
         cmocka_unit_test(damaged_records_are_refused),
         cmocka_unit_test(records_need_all_their_members),
         cmocka_unit_test(a_run_keeps_out_runs_alone),
+        cmocka_unit_test(documents_match_their_digests),
         cmocka_unit_test(a_missing_vmm_ends_the_run),
         cmocka_unit_test(ready_checks_survive_the_record),
     };

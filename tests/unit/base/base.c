@@ -24,6 +24,7 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "base/proc.h"
+#include "base/text.h"
 
 static void error_text_grows_in_front(void **state)
 {
@@ -39,9 +40,9 @@ static void error_text_grows_in_front(void **state)
     err_set(&e, ERR_INPUT,
             "a\x1b[2J\x07\xc2\x9b"
             "b\tc\nd\xc3\xa9");
-    assert_string_equal(e.text, "a [2J   b\tc\nd\xc3\xa9");
+    assert_string_equal(e.text, "a?[2J???b\tc\nd\xc3\xa9");
     err_in(&e, "\x1b");
-    assert_int_equal(e.text[0], ' ');
+    assert_int_equal(e.text[0], '?');
     char longer[2 * ERR_TEXT_MAX];
     memset(longer, 'x', sizeof(longer));
     longer[sizeof(longer) - 1] = 0;
@@ -229,7 +230,14 @@ static void locks_exclude(void **state)
     AUTO_FD int second = -1;
     assert_int_equal(file_lock(&first, dir, "lock", true, false, &e), 0);
     assert_int_equal(file_lock(&second, dir, "lock", true, false, &e), -ERR_BUSY);
+    struct cancel stop = {.fd = -1};
+    assert_int_equal(cancel_init(&stop, &e), 0);
+    cancel_set(&stop);
+    assert_int_equal(file_lock_wait(&second, dir, "lock", &stop, &e), -ERR_CANCELLED);
+    cancel_fini(&stop);
     file_close(&first);
+    assert_int_equal(file_lock_wait(&second, dir, "lock", NULL, &e), 0);
+    file_close(&second);
     assert_int_equal(file_lock(&second, dir, "lock", true, false, &e), 0);
     assert_int_equal(file_remove_tree(AT_FDCWD, path, &e), 0);
 }
@@ -340,6 +348,28 @@ static void pool_keeps_order_and_first_error(void **state)
     }
 }
 
+static void text_cannot_drive_a_terminal(void **state)
+{
+    (void)state;
+    static const char *const rows[][2] = {
+        {"plain\ttext\n", "plain\ttext\n"},
+        {"\x1b[31mred\x07\x7f", "?[31mred??"},
+        {"caf\xc3\xa9 \xe2\x82\xac", "caf\xc3\xa9 \xe2\x82\xac"},
+        {"\xc2\x9b"
+         "31m\xc2\xa0",
+         "??31m\xc2\xa0"},
+        {"\x9b"
+         "31m\xff\xc3",
+         "?31m??"},
+        {"", ""},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        char text[64];
+        snprintf(text, sizeof(text), "%s", rows[i][0]);
+        assert_string_equal(text_make_harmless(text), rows[i][1]);
+    }
+}
+
 static void clock_text_round_trips(void **state)
 {
     (void)state;
@@ -363,6 +393,7 @@ int main(void)
         cmocka_unit_test(locks_exclude),
         cmocka_unit_test(processes_end_as_told),
         cmocka_unit_test(pool_keeps_order_and_first_error),
+        cmocka_unit_test(text_cannot_drive_a_terminal),
         cmocka_unit_test(clock_text_round_trips),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

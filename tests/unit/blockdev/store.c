@@ -93,10 +93,9 @@ static void test_damage(void **state)
     static const struct {
         enum damage damage;
         enum err_class class;
-        bool has;
     } cases[] = {
-        {FLIP, ERR_DIGEST, true},  {CUT, ERR_CORRUPT, true},  {EMPTY, ERR_CORRUPT, false},
-        {OTHER, ERR_DIGEST, true}, {JUNK, ERR_CORRUPT, true}, {DIRECTORY, ERR_CORRUPT, false},
+        {FLIP, ERR_DIGEST},  {CUT, ERR_CORRUPT},  {EMPTY, ERR_CORRUPT},
+        {OTHER, ERR_DIGEST}, {JUNK, ERR_CORRUPT}, {DIRECTORY, ERR_CORRUPT},
     };
     AUTO_FREE uint8_t *data = mem_zalloc(CHUNK_SIZE_MAX);
     struct digest other;
@@ -141,8 +140,37 @@ static void test_damage(void **state)
         }
         close(fd);
         assert_class(store_get_chunk(f->store, &d, data, &len, &e), cases[i].class);
-        assert_int_equal(store_has_chunk(f->store, &d), cases[i].has);
+        assert_false(store_has_chunk(f->store, &d)); /* so that putting it again repairs it */
+        if (cases[i].damage == DIRECTORY)
+            continue;
+        fixture_fill(data, 2 * BLOCK_SIZE, i);
+        assert_ok(store_put_chunk(f->store, data, 2 * BLOCK_SIZE, &d, &e));
+        assert_ok(store_get_chunk(f->store, &d, data, &len, &e));
     }
+}
+
+/* Putting what is there already looks at it only when told to. */
+static void test_distrust(void **state)
+{
+    struct fixture *f = *state;
+    struct err e = ERR_INIT;
+    uint8_t data[BLOCK_SIZE] = {2};
+    AUTO_FREE uint8_t *back = mem_zalloc(CHUNK_SIZE_MAX);
+    struct digest d;
+    char path[128];
+    size_t len;
+    assert_ok(store_put_chunk(f->store, data, sizeof(data), &d, &e));
+    chunk_path(&d, path);
+    AUTO_FD int fd = openat(store_dir(f->store), path, O_RDWR | O_CLOEXEC);
+    assert_int_equal(ftruncate(fd, 10), 0);
+    assert_ok(store_put_chunk(f->store, data, sizeof(data), &d, &e));
+    assert_ok(store_check_chunk(f->store, &d, &e));
+    store_distrust(f->store);
+    assert_class(store_check_chunk(f->store, &d, &e), ERR_CORRUPT);
+    assert_class(store_check_chunk(f->store, &d, &e), ERR_NOTFOUND);
+    assert_ok(store_put_chunk(f->store, data, sizeof(data), &d, &e));
+    assert_ok(store_check_chunk(f->store, &d, &e));
+    assert_ok(store_get_chunk(f->store, &d, back, &len, &e));
 }
 
 /* A chunk without bytes counts as missing, so putting it again repairs it. */
@@ -390,6 +418,7 @@ int main(void)
         CASE(test_round_trip),
         CASE(test_refused),
         CASE(test_damage),
+        CASE(test_distrust),
         CASE(test_empty_is_replaced),
         CASE(test_dead_processes),
         CASE(test_maps_follow_their_chunks),

@@ -230,7 +230,7 @@ static const struct row rows[] = {
      .setup = "{\"polls\": 1, \"fail\": {\"step\": \"RUN mkdir -p /logs\", \"message\": "
               "\"mkdir: no\\nspace\\u001b[0m\\n\"}}",
      .class = ERR_STEP,
-     .error = "the build failed at step RUN mkdir -p /logs: mkdir: no\nspace [0m",
+     .error = "the build failed at step RUN mkdir -p /logs: mkdir: no\nspace?[0m",
      .calls = LOOK CREATE BUILD(A1) DEL1,
      .left = "[]"},
     {.name = "a failure without a reason",
@@ -414,13 +414,13 @@ static void cloud(void **state)
         bool kept;        /* the template is there afterwards */
     } cases[] = {
         {"{\"mode\": \"cloud\", \"polls\": 2}", false, ERR_NONE,
-         "building\nline 0 [0m\nline 1 [0m\nline 2 [0m\nready\n", true},
+         "building\nline 0?[0m\nline 1?[0m\nline 2?[0m\nready\n", true},
         {"{\"mode\": \"cloud\", \"templates\": [{\"alias\": \"" ALIAS
          "\", \"status\": \"ready\"}]}",
          false, ERR_NONE, "", true},
         {"{\"mode\": \"cloud\", \"templates\": [{\"alias\": \"" ALIAS
          "\", \"status\": \"ready\"}]}",
-         true, ERR_NONE, "line 0 [0m\nready\n", true},
+         true, ERR_NONE, "line 0?[0m\nready\n", true},
         {"{\"mode\": \"cloud\", \"templates\": [{\"alias\": \"" ALIAS "\", \"status\": \"ready\"},"
          "{\"alias\": \"" ALIAS "\", \"status\": \"error\"}]}",
          false, ERR_NONE, "", true},

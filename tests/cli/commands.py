@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Commands that need neither a machine nor a registry: what they print, and how they end."""
+
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+
+PROGRAM = os.environ["TB2_BAKE"]
+DIGEST = "sha256:" + "5" * 64
+ALIAS = "tb2-made-up-0123456789"
+
+
+def check(good, what):
+    if not good:
+        raise AssertionError(what)
+
+
+def tb2(store, *command):
+    return subprocess.run([PROGRAM, command[0], "--store", store, *command[1:]], stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=30)
+
+
+def put_template(store):
+    """A record that can be loaded, of a template whose chunks are not there."""
+    record = dict.fromkeys(("key", "disk", "base_disk", "memory", "state"), DIGEST)
+    record.update(dict.fromkeys(("vmm", "accel", "kernel", "created", "user", "workdir"), "x"))
+    record.update(alias=ALIAS, task="made-up", state_size=1, memory_mb=64, cpus=1, env=[])
+    text = json.dumps(record).encode()
+    digest = hashlib.sha256(text).hexdigest()
+    with open("%s/templates/%s.json" % (store, digest), "wb") as out:
+        out.write(text)
+    with open("%s/catalog/%s.json" % (store, ALIAS), "w", encoding="utf-8") as out:
+        json.dump({"record": "sha256:" + digest}, out)
+
+
+def damage_shows(store):
+    """A template without its data is listed, as what it is; the others are listed beside it."""
+    done = tb2(store, "ls", "--json")
+    check(done.returncode == 0 and json.loads(done.stdout)[0]["state"] == "damaged", done)
+    check(ALIAS in done.stderr, done)
+    check(tb2(store, "show", "made-up").returncode == 0, "its record can be shown")
+
+
+def errors_name_the_store_once(store):
+    bad = store + "/format/below"
+    done = tb2(bad, "ls")
+    check(done.returncode == 3, done)
+    check(done.stderr.count("store " + bad) == 1, done.stderr)
+
+
+def lost_output_is_no_success(store):
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run([PROGRAM, "ls", "--store", store], stdout=full, stderr=subprocess.PIPE, text=True,
+                              timeout=30, check=False)
+    check(done.returncode == 3 and "writing the result" in done.stderr, done)
+
+
+def waiting_for_stdin_can_be_ended(store):
+    """A pipe that nobody closes: the first signal ends the wait."""
+    child = subprocess.Popen([PROGRAM, "run", "--store", store, ALIAS, "--", "true"], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        child.stdin.write(b"some")
+        child.stdin.flush()
+        end = time.monotonic() + 30
+        while struct.unpack("i", fcntl.ioctl(child.stdin, termios.FIONREAD, b"\0" * 4))[0]:
+            check(child.poll() is None and time.monotonic() < end, "stdin is not read")
+            time.sleep(0.01)
+        child.send_signal(signal.SIGINT)
+        check(child.wait(30) == 130, child.returncode)
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def unreadable_stdin_is_an_error(store):
+    directory = os.open(store, os.O_RDONLY)
+    done = subprocess.run([PROGRAM, "run", "--store", store, ALIAS, "--", "true"], stdin=directory,
+                          capture_output=True, text=True, timeout=30, check=False)
+    os.close(directory)
+    check(done.returncode == 125 and "stdin" in done.stderr, done)
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix="tb2-") as home:
+        store = os.path.join(home, "store")
+        check(tb2(store, "ls").returncode == 0, "an empty store cannot be listed")
+        put_template(store)
+        damage_shows(store)
+        errors_name_the_store_once(store)
+        lost_output_is_no_success(store)
+        waiting_for_stdin_can_be_ended(store)
+        unreadable_stdin_is_an_error(store)
+
+
+sys.exit(main())
