@@ -65,7 +65,7 @@ static void expect_time(const struct test_layer *l, const char *path, int64_t se
 
 /* ---- PAX records ---- */
 
-static void case_038_times_before_1970(void **state)
+static void times_before_1970(void **state)
 {
     (void)state;
     struct buf tar;
@@ -88,7 +88,7 @@ static void case_038_times_before_1970(void **state)
     buf_fini(&tar);
 }
 
-static void case_033_empty_values_fall_back(void **state)
+static void empty_values_fall_back(void **state)
 {
     (void)state;
     struct buf tar;
@@ -422,8 +422,8 @@ static void in_pieces(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_038_times_before_1970),
-        cmocka_unit_test(case_033_empty_values_fall_back),
+        cmocka_unit_test(times_before_1970),
+        cmocka_unit_test(empty_values_fall_back),
         cmocka_unit_test(global_records_are_ignored),
         cmocka_unit_test(malformed_values),
         cmocka_unit_test(malformed_records),
