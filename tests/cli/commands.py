@@ -39,7 +39,7 @@ def put_template(store):
     with open("%s/templates/%s.json" % (store, digest), "wb") as out:
         out.write(text)
     with open("%s/catalog/%s.json" % (store, ALIAS), "w", encoding="utf-8") as out:
-        json.dump({"record": "sha256:" + digest}, out)
+        json.dump({"alias": ALIAS, "task": "made-up", "record": "sha256:" + digest}, out)
 
 
 def damage_shows(store):
