@@ -30,7 +30,7 @@ int disk_assemble(struct digest *out, struct store *s, const char *reference,
                                         .cancel = o->cancel};
     AUTO_FD int lock = -1;
     struct image_room room = {0};
-    int rc = run_lock(&lock, s, true, e);
+    int rc = run_lock(&lock, s, e);
     if (rc == 0)
         rc = image_room_open(&room, s, &registry, e);
     if (rc == 0)

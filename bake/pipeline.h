@@ -255,9 +255,9 @@ struct baking {
 /*
  * One run per store at a time: what two would do twice is done once. *fd holds the lock until it is
  * closed. Not the lock of store_open: others list and restore templates while a run goes on.
- * Without `wait`, ERR_BUSY with a hint when another run holds it.
+ * ERR_BUSY with a hint when another run holds it.
  */
-int run_lock(int *fd, struct store *s, bool wait, struct err *e) MUST_USE;
+int run_lock(int *fd, struct store *s, struct err *e) MUST_USE;
 
 /* Takes a task through all stages; the result is in result->outcome and result->err. */
 void bake_task(struct run *run, struct bake_task_result *result);

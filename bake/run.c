@@ -229,9 +229,9 @@ static void fill_report(struct bake_report *out, struct run *run, int64_t start_
     out->store = store_stats(run->store);
 }
 
-int run_lock(int *fd, struct store *s, bool wait, struct err *e)
+int run_lock(int *fd, struct store *s, struct err *e)
 {
-    int rc = file_lock(fd, store_dir(s), "run.lock", true, wait, e);
+    int rc = file_lock(fd, store_dir(s), "run.lock", true, false, e);
     if (rc == -ERR_BUSY) {
         err_set(e, ERR_BUSY, "another bake is using the store %s", store_path(s));
         return err_hint(e, "wait for it to end, or use another store (--store)");
@@ -244,7 +244,7 @@ int bake_run(struct bake_report *out, struct store *s, const struct bake_options
     int64_t start_ms = clock_ms();
     *out = (struct bake_report){0};
     AUTO_FD int lock = -1;
-    int rc = run_lock(&lock, s, false, e);
+    int rc = run_lock(&lock, s, e);
     if (rc < 0)
         return rc;
     if (o->force)

@@ -25,13 +25,14 @@ enum {
     REDRAW_MS = 200,
     ROWS_MAX = 64,
     OUTPUT_SHOWN_MAX = 256,
+    TASK_SHOWN_MAX = 256,
     NAME_WIDTH = 32,
     NAME_WIDTH_MIN = 8
 };
 
 struct row {
     const struct bake_task_result *result; /* only to be looked into within its own events */
-    const char *task;
+    char task[TASK_SHOWN_MAX];             /* harmless on a terminal */
     enum bake_stage stage;
     int64_t stage_start_ms;
     int64_t task_start_ms;
@@ -171,7 +172,8 @@ static struct row *find_row(struct ui *u, const struct bake_task_result *result)
     if (u->row_count == ROWS_MAX)
         return NULL;
     struct row *r = &u->rows[u->row_count++];
-    *r = (struct row){.result = result, .task = result->task, .task_start_ms = clock_ms()};
+    *r = (struct row){.result = result, .task_start_ms = clock_ms()};
+    text_harmless(r->task, sizeof(r->task), result->task);
     return r;
 }
 
@@ -206,8 +208,8 @@ static void print_finished(const struct ui *u, const struct row *r)
     char time[SIZE_TEXT_MAX];
     char last[SIZE_TEXT_MAX];
     print_duration(clock_ms() - r->task_start_ms, time);
-    fprintf(u->out, "%-*s %-9s %8s  %s\n", NAME_WIDTH, result->task,
-            bake_outcome_name(result->outcome), time, last_column(result, last, sizeof(last)));
+    fprintf(u->out, "%-*s %-9s %8s  %s\n", NAME_WIDTH, r->task, bake_outcome_name(result->outcome),
+            time, last_column(result, last, sizeof(last)));
     if (result->outcome != OUTCOME_FAILED)
         return;
     show_error(u->out, "  ", &result->err);
@@ -381,7 +383,9 @@ static struct table lay_out(const struct bake_report *r)
 static void print_task(const struct bake_task_result *r, const struct table *t)
 {
     char columns[6][SIZE_TEXT_MAX];
-    printf("%-*s  %-9s  ", t->task_width, r->task, bake_outcome_name(r->outcome));
+    char name[TASK_SHOWN_MAX];
+    text_harmless(name, sizeof(name), r->task);
+    printf("%-*s  %-9s  ", t->task_width, name, bake_outcome_name(r->outcome));
     if (t->all_columns)
         printf("%8s  %8s  %8s  %8s  ", print_stages(r, STAGE_RESOLVE, STAGE_PULL, columns[0]),
                print_stages(r, STAGE_INGEST, STAGE_ASSEMBLE, columns[1]),

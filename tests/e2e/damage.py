@@ -46,7 +46,7 @@ def twin_has_its_own_name(bakery, alias):
 
 def bake_in_progress(bakery):
     """What a bake holds while it works does not keep others from looking."""
-    with open(bakery.path("store", "runs", "lock"), "w", encoding="utf-8") as lock:
+    with open(bakery.path("store", "run.lock"), "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         busy = bakery.bake(timeout=60).expect(4)
         check("another bake" in busy.err, busy.err)

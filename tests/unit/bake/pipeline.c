@@ -310,14 +310,14 @@ static void a_run_keeps_out_runs_alone(void **state)
     struct err e = ERR_INIT;
     AUTO_FD int first = -1;
     AUTO_FD int second = -1;
-    assert_int_equal(run_lock(&first, t.store, false, &e), 0);
+    assert_int_equal(run_lock(&first, t.store, &e), 0);
     AUTO_STORE struct store *beside = NULL;
     assert_int_equal(store_open(&beside, t.path, &e), 0);
-    assert_int_equal(run_lock(&second, beside, false, &e), -ERR_BUSY);
+    assert_int_equal(run_lock(&second, beside, &e), -ERR_BUSY);
     assert_non_null(strstr(e.text, "another bake"));
     assert_true(e.hint[0]);
     file_close(&first);
-    assert_int_equal(run_lock(&second, beside, false, &e), 0);
+    assert_int_equal(run_lock(&second, beside, &e), 0);
     close_test_store(&t);
 }
 
