@@ -6,6 +6,7 @@
  */
 #include "bake/pipeline.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdatomic.h>
@@ -36,6 +37,16 @@ unsigned bake_default_jobs(void)
     return jobs < 1 ? 1 : jobs > JOBS_MAX ? JOBS_MAX : (unsigned)jobs;
 }
 
+/* What a person named and is not there, or is something else, is a mistake in the input. */
+static int blame_input(struct err *e, const char *hint)
+{
+    if (e->class == ERR_NOTFOUND || e->sys == ENOTDIR || e->sys == EISDIR) {
+        e->class = ERR_INPUT;
+        err_hint(e, "%s", hint);
+    }
+    return -(int)e->class;
+}
+
 /* ---- Opening and closing ---- */
 
 static int open_server(struct run *run, struct err *e)
@@ -62,7 +73,7 @@ static int run_open(struct run *run, struct store *s, const struct bake_options 
     vm_gate_init(&run->gate, o->jobs ? o->jobs : bake_default_jobs(), machine_memory_mb() * 3 / 4);
     int rc = recipe_load(&run->recipe, o->recipe_path, e);
     if (rc < 0)
-        return rc;
+        return blame_input(e, "--recipe is the path of a recipe file or the name of a shipped one");
     run->recipe_json = recipe_canonical(run->recipe);
     if (!run->recipe_json)
         return err_nomem(e, "recipe");
@@ -171,7 +182,7 @@ static int list_tasks(struct bake_report *out, const struct bake_options *o, str
     size_t count = 0;
     int rc = task_list(&names, &count, o->tasks_dir, e);
     if (rc < 0)
-        return rc;
+        return blame_input(e, "--tasks-dir is the directory that holds the tasks' directories");
     rc = select_tasks(out, o, names, count, e);
     if (rc == 0 && out->count == 0) {
         err_set(e, ERR_INPUT, "no tasks in %s", o->tasks_dir);
