@@ -11,6 +11,7 @@ times are printed, never judged.
 import argparse
 import json
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -31,8 +32,9 @@ class Tool:
         begin = time.monotonic()
         done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode != 0:
-            sys.exit("%s\nexit status %d\n%s%s" % (" ".join(line), done.returncode, done.stdout[-3000:],
-                                                  done.stderr[-3000:]))
+            errors = re.findall(r'"error":"[^"]*"', done.stdout) or [done.stdout[-3000:]]
+            sys.exit("%s\nexit status %d\n%s\n%s" % (" ".join(line), done.returncode, "\n".join(errors),
+                                                    done.stderr[-3000:]))
         return done.stdout, time.monotonic() - begin
 
     def bake(self, store, *more):
@@ -71,6 +73,19 @@ def use_templates(tool, store, tasks):
     print("\ncold / warm of the same task: median %.1f, least %.1f" % (statistics.median(ratios), min(ratios)))
 
 
+def check_disks(tool, store, tasks, work):
+    """The disk of every task, as assembled and as it was at the snapshot, is a clean file system."""
+    raw = os.path.join(work, "disk.raw")
+    for task in sorted(tasks):
+        for option in (["--base"], []):
+            tool.run(store, "disk", "export", task, "--raw", raw, *option)
+            done = subprocess.run(["e2fsck", "-fn", raw], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+            if done.returncode != 0:
+                sys.exit("%s: e2fsck\n%s" % (task, done.stdout[-2000:]))
+            os.unlink(raw)
+    print("\ne2fsck -fn: clean on all %d disks, as assembled and at the snapshot" % len(tasks))
+
+
 def stored_bytes(store):
     return sum(os.lstat(os.path.join(top, name)).st_size for top, _, names in os.walk(store) for name in names)
 
@@ -87,6 +102,7 @@ def measure(options):
         len(tasks), seconds, run["outcomes"], run["blob_gets"], run["blob_bytes"] / 1e6, stored_bytes(store) / 1e6))
     stage_table(tasks)
     use_templates(tool, store, tasks)
+    check_disks(tool, store, tasks, options.work)
     again, run, seconds = tool.bake(store)
     print("\nsecond run: %.2f s; outcomes %s; %d manifest HEADs, %d manifest GETs, %d blob GETs, %d VMs" % (
         seconds, run["outcomes"], run["manifest_heads"], run["manifest_gets"], run["blob_gets"], run["vm_tasks"]))
