@@ -21,6 +21,7 @@
 
 enum {
     BOOT_TIMEOUT_MS = 180000, /* kernel start to agent's hello; seconds even under TCG */
+    BOOT_TRIES = 3,
     RESTORE_TIMEOUT_MS = 60000,
     SOCKET_NAME_MAX = 16, /* "/agent.sock" and the like, see qemu.c */
 };
@@ -100,8 +101,8 @@ static struct vm_options make_vm_options(const struct guest *g, const struct gue
     };
 }
 
-int guest_boot(struct guest **out, const struct machine_room *r, const struct guest_options *o,
-               struct err *e)
+static int boot_once(struct guest **out, const struct machine_room *r,
+                     const struct guest_options *o, struct err *e)
 {
     AUTO_GUEST struct guest *g = NULL;
     int rc = guest_new(&g, r, o, e);
@@ -122,6 +123,22 @@ int guest_boot(struct guest **out, const struct machine_room *r, const struct gu
         return rc;
     *out = MOVE(g);
     return 0;
+}
+
+/*
+ * Nothing of the task has run before the agent answers, so a boot that ended badly is tried again,
+ * with a fresh disk: a kernel that is emulated on a busy host does panic now and then while it boots.
+ */
+int guest_boot(struct guest **out, const struct machine_room *r, const struct guest_options *o,
+               struct err *e)
+{
+    for (int left = BOOT_TRIES - 1;; left--) {
+        int rc = boot_once(out, r, o, e);
+        if (left == 0 || (rc != -ERR_STEP && rc != -ERR_TIMEOUT))
+            return rc;
+        log_event(LOG_WARN, "bake", "a guest did not boot, trying again: %s", e->text);
+        err_clear(e);
+    }
 }
 
 /* Writes a map's bytes to a file of the guest's directory. */

@@ -111,8 +111,13 @@ static int end_error(struct vm *v, struct err *e)
     if (panic)
         panic[strcspn(panic, "\n")] = 0; /* a register dump follows */
     describe_end(v, tail, e);
+    /* What the kernel says first of a fault tells more than the registers that it says last. */
+    char *fault = panic ? strstr(tail, "BUG: ") : NULL;
+    char *place = fault ? strstr(fault, "RIP: ") : NULL;
+    if (place)
+        place[strcspn(place, "\n")] = 0;
     char summary[SUMMARY_MAX];
-    console_summary(tail, SUMMARY_LINES, summary, sizeof(summary));
+    console_summary(fault ? fault : tail, SUMMARY_LINES, summary, sizeof(summary));
     if (summary[0]) {
         size_t used = strlen(e->text);
         snprintf(e->text + used, sizeof(e->text) - used, "; console: %s", summary);

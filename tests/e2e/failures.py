@@ -4,6 +4,7 @@
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -85,9 +86,39 @@ def full_disk(bakery, size, stages, word):
         subprocess.run(["umount", "--lazy", where], check=True)
 
 
+WRAPPER = """\
+#!/bin/sh
+case "$*" in *-version*) exec "%(real)s" "$@" ;; esac
+echo call >> "%(calls)s"
+[ "$(wc -l < "%(calls)s")" -gt %(bad)d ] || exit 1
+exec "%(real)s" "$@"
+"""
+
+
+def a_boot_is_tried_again(bakery):
+    """A machine that ends before the agent answers is started anew, three times at most."""
+    path = os.environ["PATH"]
+    for bad, status, calls in ((1, 0, 3), (99, 1, 3)):
+        home = bakery.path("qemu-%d" % bad)
+        os.mkdir(home)
+        program, log = os.path.join(home, "qemu-system-x86_64"), os.path.join(home, "calls")
+        with open(program, "w", encoding="utf-8") as out:
+            out.write(WRAPPER % {"real": shutil.which("qemu-system-x86_64"), "calls": log, "bad": bad})
+        os.chmod(program, 0o755)
+        os.environ["PATH"] = home + ":" + path
+        run = bakery.bake("--force", tasks=[GOOD]).expect(status)
+        os.environ["PATH"] = path
+        check("trying again" in run.err, run.err)
+        with open(log, encoding="utf-8") as file:
+            check(len(file.readlines()) == calls, "another number of starts than %d" % calls)
+        if status:
+            expect_failure(run.tasks()[GOOD], {"boot"}, ["QEMU ended with status 1"], {"step"})
+
+
 def main():
     with Bakery(tasks=5) as bakery:
         one_of_each(bakery)
+        a_boot_is_tried_again(bakery)
         full_disk(bakery, "6m", ["pull", "ingest"], "space")
         full_disk(bakery, "48m", ["boot", "steps", "ready", "snapshot"], "full")
 
