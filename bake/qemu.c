@@ -98,6 +98,15 @@ static void describe_end(struct vm *v, const char *tail, struct err *e)
     }
 }
 
+/* The line of the kernel's first fault ("int3: 0000 [#1] ...", "Oops: ... [#1] ..."); NULL: none. */
+static char *first_fault(char *tail)
+{
+    char *at = strstr(tail, "[#1]");
+    while (at && at > tail && at[-1] != '\n')
+        at--;
+    return at;
+}
+
 static int end_error(struct vm *v, struct err *e)
 {
     if (v->qmp)
@@ -112,7 +121,7 @@ static int end_error(struct vm *v, struct err *e)
         panic[strcspn(panic, "\n")] = 0; /* a register dump follows */
     describe_end(v, tail, e);
     /* What the kernel says first of a fault tells more than the registers that it says last. */
-    char *fault = panic ? strstr(tail, "BUG: ") : NULL;
+    char *fault = panic ? first_fault(tail) : NULL;
     char *place = fault ? strstr(fault, "RIP: ") : NULL;
     if (place)
         place[strcspn(place, "\n")] = 0;
