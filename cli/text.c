@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/text.h"
 #include "cli/cmd.h"
 
 const char *print_size(uint64_t size, char text[SIZE_TEXT_MAX])
@@ -37,21 +38,10 @@ const char *print_duration(int64_t ms, char text[SIZE_TEXT_MAX])
     return text;
 }
 
-/* Bytes of the UTF-8 character at `text`; 0 for what is none. */
+/* Bytes of the UTF-8 character at `text`, which has not ended; 0 for what is none. */
 static size_t character_len(const unsigned char *text)
 {
-    size_t len = text[0] < 0x80   ? 1
-                 : text[0] < 0xc2 ? 0
-                 : text[0] < 0xe0 ? 2
-                 : text[0] < 0xf0 ? 3
-                                  : 4;
-    if (text[0] > 0xf4)
-        return 0;
-    for (size_t i = 1; i < len; i++) {
-        if ((text[i] & 0xc0) != 0x80) /* the end of the text is none either */
-            return 0;
-    }
-    return len;
+    return utf8_sequence(text, strnlen((const char *)text, 4));
 }
 
 void text_harmless(char *to, size_t to_len, const char *text)
