@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Images: name to documents, blobs to layers. Documents and blobs that were fetched once stay in
- * the store under their digests, so a tag that has not moved costs one HEAD; layer blobs are
- * dropped as soon as they are ingested.
+ * Images: name to documents. Documents that were fetched once stay in the store under their digests,
+ * so a tag that has not moved costs one HEAD.
  */
 #include "bake/pipeline.h"
 
@@ -17,7 +16,7 @@
 #include "base/mem.h"
 
 /* An index may point to an index; deeper nesting than this is no image that exists. */
-enum { INDEX_DEPTH_MAX = 4, BLOB_PATH_MAX = 24 + DIGEST_TEXT_MAX };
+enum { INDEX_DEPTH_MAX = 4 };
 
 int image_room_open(struct image_room *r, struct store *s, const struct registry_options *o,
                     struct err *e)
@@ -34,7 +33,7 @@ void image_room_close(struct image_room *r)
     *r = (struct image_room){0};
 }
 
-static void blob_path(char path[BLOB_PATH_MAX], const char *directory, const struct digest *d)
+void image_blob_path(char path[BLOB_PATH_MAX], const char *directory, const struct digest *d)
 {
     char text[DIGEST_TEXT_MAX];
     char *colon = strchr(digest_print(d, text), ':');
@@ -70,7 +69,7 @@ static int check_document(const struct digest *d, const struct buf *bytes, struc
 static int read_stored(struct store *s, const struct digest *d, struct buf *out, struct err *e)
 {
     char path[BLOB_PATH_MAX];
-    blob_path(path, "blobs", d);
+    image_blob_path(path, "blobs", d);
     int rc = file_read(store_dir(s), path, out, e);
     if (rc < 0)
         return rc;
@@ -84,7 +83,7 @@ static int put_stored(struct store *s, const struct digest *d, const struct buf 
                       struct err *e)
 {
     char path[BLOB_PATH_MAX];
-    blob_path(path, "blobs", d);
+    image_blob_path(path, "blobs", d);
     return file_put(store_tmp_dir(s), store_dir(s), path, bytes->data, bytes->len, e);
 }
 
@@ -278,151 +277,4 @@ int image_resolve(struct image **out, struct image_room *r, const char *text, st
         return strncmp(e->text, "image ", 6) == 0 ? rc : err_in(e, "image %s", text);
     *out = MOVE(i);
     return 0;
-}
-
-/* ---- Blobs ---- */
-
-/* Each layer is looked at once in a run: another task may be making it again. */
-int image_drop_damaged(struct image *i, struct image_room *r, struct err *e)
-{
-    for (size_t n = 0; n < i->config.diff_id_count; n++) {
-        const struct digest *diff_id = &i->config.diff_ids[n];
-        char digest[DIGEST_TEXT_MAX];
-        AUTO_FREE char *key = mem_printf("check %s", digest_print(diff_id, digest));
-        if (!key)
-            return err_nomem(e, digest);
-        bool mine = false;
-        int rc = once_begin(r->once, key, &mine, NULL, e);
-        if (rc < 0)
-            return rc;
-        if (!mine)
-            continue;
-        layer_drop_damaged(r->store, diff_id);
-        once_end(r->once, key, 0, NULL, e);
-    }
-    return 0;
-}
-
-/* Downloads into blobs/partial-…, which survives a kill and is continued by the next try, then
- * renames. Only one thread of one process gets here for a blob: the run lock and `once` see to
- * it. */
-static int download(struct image *i, struct image_room *r, const struct oci_descriptor *d,
-                    const struct registry_progress *progress, struct err *e)
-{
-    char partial[BLOB_PATH_MAX];
-    char final[BLOB_PATH_MAX];
-    blob_path(partial, "blobs/partial", &d->digest);
-    blob_path(final, "blobs", &d->digest);
-    int dir = store_dir(r->store);
-    if (file_exists(dir, final))
-        return 0;
-    AUTO_FD int fd = -1;
-    int rc = file_make_dirs(dir, "blobs/partial", e);
-    if (rc == 0)
-        rc = file_open(&fd, dir, partial, O_RDWR | O_CREAT, 0666, e);
-    if (rc == 0)
-        rc = registry_blob(r->registry, &i->ref, d, fd, progress, e);
-    if (rc < 0)
-        return rc;
-    if (fdatasync(fd) < 0 || renameat(dir, partial, dir, final) < 0)
-        return err_sys(e, "storing blob %s", final);
-    return 0;
-}
-
-static int pull_layer(struct image *i, struct image_room *r, size_t n,
-                      const struct registry_progress *progress, struct err *e)
-{
-    const struct oci_descriptor *d = &i->manifest.layers[n];
-    if (layer_has(r->store, &i->config.diff_ids[n]))
-        return 0;
-    char digest[DIGEST_TEXT_MAX];
-    AUTO_FREE char *key = mem_printf("pull %s", digest_print(&d->digest, digest));
-    if (!key)
-        return err_nomem(e, digest);
-    bool mine = false;
-    int rc = once_begin(r->once, key, &mine, NULL, e);
-    if (rc < 0 || !mine)
-        return rc;
-    rc = download(i, r, d, progress, e);
-    if (rc < 0)
-        err_in(e, "layer %s", digest);
-    once_end(r->once, key, rc, NULL, e);
-    return rc;
-}
-
-int image_pull(struct image *i, struct image_room *r, const struct registry_progress *progress,
-               struct err *e)
-{
-    int rc = 0;
-    for (size_t n = 0; !i->layout && rc == 0 && n < i->manifest.layer_count; n++)
-        rc = pull_layer(i, r, n, progress, e);
-    return rc < 0 ? err_in(e, "image %s", i->text) : 0;
-}
-
-static int open_blob(struct image *i, struct image_room *r, const struct oci_descriptor *d,
-                     struct source *out, struct err *e)
-{
-    if (i->layout)
-        return oci_layout_blob(i->layout, d, out, e);
-    char path[BLOB_PATH_MAX];
-    blob_path(path, "blobs", &d->digest);
-    int fd = -1;
-    int rc = file_open(&fd, store_dir(r->store), path, O_RDONLY, 0, e);
-    return rc < 0 ? rc : source_from_fd(out, fd, e);
-}
-
-static int ingest_blob(struct image *i, struct image_room *r, size_t n, struct err *e)
-{
-    const struct oci_descriptor *d = &i->manifest.layers[n];
-    struct source source = {0};
-    int rc = open_blob(i, r, d, &source, e);
-    if (rc < 0)
-        return rc;
-    struct layer_blob blob = {&source, d, &i->config.diff_ids[n]};
-    rc = layer_ingest(r->store, &blob, machine_cores(), r->cancel, e);
-    source_close(&source);
-    return rc;
-}
-
-/* The layer is there, whoever made it and from whichever blob, or this blob is no good: it may have
- * been damaged here, and the next run fetches it anew. */
-static void drop_blob(const struct image *i, struct image_room *r, size_t n)
-{
-    char path[BLOB_PATH_MAX];
-    blob_path(path, "blobs", &i->manifest.layers[n].digest);
-    if (!i->layout)
-        unlinkat(store_dir(r->store), path, 0);
-}
-
-static int ingest_layer(struct image *i, struct image_room *r, size_t n, struct err *e)
-{
-    const struct digest *diff_id = &i->config.diff_ids[n];
-    if (layer_has(r->store, diff_id))
-        return 0;
-    char digest[DIGEST_TEXT_MAX];
-    AUTO_FREE char *key = mem_printf("ingest %s", digest_print(diff_id, digest));
-    if (!key)
-        return err_nomem(e, digest);
-    bool mine = false;
-    int rc = once_begin(r->once, key, &mine, NULL, e);
-    if (rc < 0 || !mine)
-        return rc;
-    if (!layer_has(r->store, diff_id))
-        rc = ingest_blob(i, r, n, e);
-    if (rc < 0)
-        err_in(e, "layer %zu of %zu (%s)", n + 1, i->manifest.layer_count,
-               digest_print(&i->manifest.layers[n].digest, digest));
-    once_end(r->once, key, rc, NULL, e);
-    return rc;
-}
-
-int image_ingest(struct image *i, struct image_room *r, struct err *e)
-{
-    int rc = 0;
-    for (size_t n = 0; rc == 0 && n < i->manifest.layer_count; n++) {
-        rc = ingest_layer(i, r, n, e);
-        if (rc == 0 || rc == -ERR_DIGEST || rc == -ERR_CORRUPT)
-            drop_blob(i, r, n);
-    }
-    return rc < 0 ? err_in(e, "image %s", i->text) : 0;
 }

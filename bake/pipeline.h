@@ -158,6 +158,10 @@ void image_free(struct image *i);
 DEFINE_AUTO(image, image_free)
 #define AUTO_IMAGE CLEANUP(image_free_auto_)
 
+/* Name of a blob in the store: DIRECTORY/ALGORITHM-HEX. */
+enum { BLOB_PATH_MAX = 24 + DIGEST_TEXT_MAX };
+void image_blob_path(char path[BLOB_PATH_MAX], const char *directory, const struct digest *d);
+
 /* Forgets what the store has of the image's layers and is damaged. Before image_pull. */
 int image_drop_damaged(struct image *i, struct image_room *r, struct err *e) MUST_USE;
 
