@@ -14,7 +14,6 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-
 /* Each layer is looked at once in a run: another task may be making it again. */
 int image_drop_damaged(struct image *i, struct image_room *r, struct err *e)
 {
