@@ -22,6 +22,7 @@ void http_response_fini(struct http_response *r)
     free(r->content_digest);
     free(r->authenticate);
     free(r->location);
+    free(r->etag);
     http_response_init(r);
 }
 
@@ -142,6 +143,8 @@ static int set_field(struct http_response *r, const char *name, const char *valu
         return join(&r->authenticate, value, e);
     if (strcasecmp(name, "Location") == 0)
         return replace(&r->location, value, e);
+    if (strcasecmp(name, "ETag") == 0)
+        return replace(&r->etag, value, e);
     if (strcasecmp(name, "Retry-After") == 0)
         r->retry_after_ms = http_parse_retry_after(value, clock_wall_ns() / 1000000000);
     if (strcasecmp(name, "Content-Range") == 0)

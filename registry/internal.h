@@ -49,6 +49,7 @@ struct http_response {
     char *content_digest; /* Docker-Content-Digest */
     char *authenticate;   /* all WWW-Authenticate values, joined by ", " */
     char *location;       /* as sent; only of an answer that was not followed */
+    char *etag;           /* as sent, quotes included */
     bool has_length;
     uint64_t length; /* Content-Length */
     bool has_range;  /* Content-Range: bytes first-last/total */
