@@ -102,6 +102,8 @@ struct bake_options {
     enum vm_accel accel;
     const char *docker_config; /* see registry_options.config_path */
     const char *const *plain_http_hosts;
+    const char *remote_url;  /* remote store shared with other bakers (bake/remote.h); NULL: none */
+    int64_t remote_lease_ms; /* see remote_options */
     const char *e2b_api_url; /* NULL: local catalog only */
     const char *e2b_api_key;
     bake_event_sink *events; /* may be NULL */
@@ -115,6 +117,8 @@ struct bake_report {
     int64_t wall_ms;
     uint64_t manifest_heads, manifest_gets, blob_gets, blob_bytes;
     size_t vm_tasks; /* tasks that started VMs */
+    size_t layers_ingested;
+    struct json *remote; /* what went over to and came from the remote store; NULL: there is none */
     struct store_stats store;
     char *journal; /* path of the run's journal, relative to the store */
 };

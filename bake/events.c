@@ -87,6 +87,9 @@ static void describe_report(struct json *j, const struct bake_report *r)
     json_set(j, "blob_gets", json_new_integer((int64_t)r->blob_gets));
     json_set(j, "blob_bytes", json_new_integer((int64_t)r->blob_bytes));
     json_set(j, "vm_tasks", json_new_integer((int64_t)r->vm_tasks));
+    json_set(j, "layers_ingested", json_new_integer((int64_t)r->layers_ingested));
+    if (r->remote)
+        json_set(j, "remote", json_clone(r->remote));
     json_set(j, "stored_size", json_new_integer((int64_t)r->store.chunk_bytes_new));
 }
 

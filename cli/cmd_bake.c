@@ -172,6 +172,9 @@ static int take_option(struct arguments *a, struct global_options *g, int option
         return 0;
     case 'p':
         return add_host(a, optarg, e);
+    case 'R':
+        a->bake.remote_url = optarg;
+        return 0;
     default:
         *status = option_global(g, &command_bake, option, optarg);
         return 0;
@@ -188,6 +191,7 @@ static int parse(struct arguments *a, struct global_options *g, int argc, char *
                                             {"jobs", required_argument, NULL, 'J'},
                                             {"recipe", required_argument, NULL, 'r'},
                                             {"plain-http", required_argument, NULL, 'p'},
+                                            {"remote", required_argument, NULL, 'R'},
                                             GLOBAL_LONG_OPTIONS,
                                             {NULL, 0, NULL, 0}};
     *status = -1;
@@ -207,6 +211,9 @@ static int parse(struct arguments *a, struct global_options *g, int argc, char *
     rc = check_selection(a, e);
     if (rc == 0)
         rc = find_recipe(a, e);
+    a->bake.remote_url = remote_url(a->bake.remote_url);
+    if (rc == 0)
+        rc = remote_lease(&a->bake.remote_lease_ms, e);
     if (rc == 0)
         rc = find_api_key(a, e);
     return rc;
@@ -278,7 +285,10 @@ const struct command command_bake = {
         "  --force            bake also what is unchanged\n"
         "  --jobs N           tasks at once (default: from cores and memory)\n"
         "  --recipe FILE      recipe, or the name of a shipped one: tb2, demo (default: tb2)\n"
-        "  --plain-http HOST  speak plain HTTP to this registry (loopback: always)\n\n"
+        "  --plain-http HOST  speak plain HTTP to this registry (loopback: always)\n"
+        "  --remote URL       share layers and templates with other bakers through this store\n"
+        "                     (default: $TB2_BAKE_REMOTE; 'tb2-bake remote --help' has the "
+        "URLs)\n\n"
         "With E2B_API_URL set (and E2B_API_KEY, or E2B_API_KEY_FILE), templates are registered\n"
         "with that server too.\n\n"
         "The table's times: PULL resolve and pull, DISK ingest and assemble, WARM boot, steps and\n"
