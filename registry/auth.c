@@ -12,9 +12,9 @@
 
 #include <pthread.h>
 #include <strings.h>
-#include <time.h>
 
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -56,7 +56,6 @@ int auth_new(struct auth **out, struct http *http, const struct credential_optio
              const char *const *plain_http_hosts, struct err *e)
 {
     struct auth *a = mem_zalloc(sizeof(*a));
-    pthread_condattr_t attributes;
 
     if (!a)
         return err_nomem(e, "authorizations");
@@ -64,10 +63,7 @@ int auth_new(struct auth **out, struct http *http, const struct credential_optio
     a->logins = *options;
     a->plain_http_hosts = plain_http_hosts;
     (void)pthread_mutex_init(&a->lock, NULL);
-    (void)pthread_condattr_init(&attributes);
-    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&a->changed, &attributes);
-    (void)pthread_condattr_destroy(&attributes);
+    (void)cond_init(&a->changed);
     *out = a;
     return 0;
 }
@@ -337,13 +333,9 @@ static int renew(struct auth *a, struct entry *entry, struct err *e)
 static int wait_idle(struct auth *a, const struct entry *entry, struct err *e)
 {
     while (entry->busy) {
-        int64_t end_ms = clock_ms() + WAIT_SLICE_MS;
-        struct timespec end = {.tv_sec = (time_t)(end_ms / 1000),
-                               .tv_nsec = (long)(end_ms % 1000) * 1000000};
-
         if (cancel_check(a->logins.cancel, e) < 0)
             return -(int)e->class;
-        (void)pthread_cond_timedwait(&a->changed, &a->lock, &end);
+        (void)cond_wait_until(&a->changed, &a->lock, clock_ms() + WAIT_SLICE_MS);
     }
     return 0;
 }

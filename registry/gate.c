@@ -10,9 +10,9 @@
 #include "registry/internal.h"
 
 #include <pthread.h>
-#include <time.h>
 
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/mem.h"
 
 enum { SLICE_MS = 200, MAX_BACK_OFF_MS = 300000 };
@@ -37,16 +37,12 @@ struct gates {
 int gates_new(struct gates **out, const struct gate_options *options, struct err *e)
 {
     struct gates *g = mem_zalloc(sizeof(*g));
-    pthread_condattr_t attributes;
 
     if (!g)
         return err_nomem(e, "rate gates");
     g->options = *options;
     (void)pthread_mutex_init(&g->lock, NULL);
-    (void)pthread_condattr_init(&attributes);
-    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&g->changed, &attributes);
-    (void)pthread_condattr_destroy(&attributes);
+    (void)cond_init(&g->changed);
     *out = g;
     return 0;
 }
@@ -102,10 +98,8 @@ static int limited(const struct gate *gate, int64_t now_ms, struct err *e)
 static void wait_slice(struct gates *g, int64_t now_ms, int64_t until_ms)
 {
     int64_t end_ms = until_ms < now_ms + SLICE_MS ? until_ms : now_ms + SLICE_MS;
-    struct timespec end = {.tv_sec = (time_t)(end_ms / 1000),
-                           .tv_nsec = (long)(end_ms % 1000) * 1000000};
 
-    (void)pthread_cond_timedwait(&g->changed, &g->lock, &end);
+    (void)cond_wait_until(&g->changed, &g->lock, end_ms);
 }
 
 /* Called and left with the lock held. */
