@@ -197,11 +197,9 @@ static int send_token_request(struct grant *out, struct auth *a, struct http_req
     buf_init(&reply, LIMIT_TOKEN);
     request->reply = &reply;
     request->total_timeout_ms = TOKEN_TIMEOUT_MS;
-    if (http_perform(a->http, request, &response, e) < 0) {
-        if (e->class == ERR_LIMIT) /* of our buffer; not to be taken for a rate limit */
-            return err_set(e, ERR_CORRUPT, "its reply is too big");
-        return -(int)e->class;
-    }
+    if (http_perform(a->http, request, &response, e) < 0)
+        return e->class == ERR_LIMIT ? err_set(e, ERR_CORRUPT, "its reply is too big")
+                                     : -(int)e->class;
     if (response.status / 100 == 2)
         rc = read_token(out, &reply, e);
     else

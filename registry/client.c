@@ -31,8 +31,8 @@ bool retry_again(struct retry *r, struct err *e)
     int64_t wait = r->first_wait_ms > 0 ? r->first_wait_ms : RETRY_WAIT_MS;
 
     r->used++;
-    /* ERR_LIMIT is past helping here: the gate has waited already. */
-    if (!err_retryable(e) || e->class == ERR_LIMIT || r->used >= r->tries ||
+    /* ERR_RATE is past helping here: the gate has waited already. */
+    if (!err_retryable(e) || e->class == ERR_RATE || r->used >= r->tries ||
         e->retry_after_ms > RETRY_AFTER_MAX_MS)
         return false;
     for (unsigned i = 1; i < r->used && wait < RETRY_WAIT_MAX_MS; i++)
@@ -178,7 +178,7 @@ static int status_error(const struct oci_ref *ref, const struct http_request *re
     if (e->class == ERR_DENIED)
         return err_hint(e, "check the name; for a private image log in first: docker login %s",
                         ref->host);
-    if (e->class == ERR_LIMIT)
+    if (e->class == ERR_RATE)
         return limit_hint(e);
     if (e->class == ERR_NET)
         return err_hint(e, "the registry has a fault of its own; try again later");
@@ -220,7 +220,7 @@ static int authorize(struct registry *r, const struct oci_ref *ref,
             return -(int)e->class;
         int rc = answer ? auth_refused(r->auth, ref, answer, use, e)
                         : auth_current(r->auth, ref, use, e);
-        bool limited = rc < 0 && e->class == ERR_LIMIT;
+        bool limited = rc < 0 && e->class == ERR_RATE;
         gate_leave(r->gates, &pass, limited ? GATE_LIMITED : GATE_UNKNOWN, e->retry_after_ms);
         if (!limited)
             return rc;

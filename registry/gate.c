@@ -86,7 +86,7 @@ static int limited(const struct gate *gate, int64_t now_ms, struct err *e)
 {
     int64_t left_ms = gate->open_ms > now_ms ? gate->open_ms - now_ms : 0;
 
-    err_set(e, ERR_LIMIT, "rate limit reached (status 429, %u in a row)", gate->strikes);
+    err_set(e, ERR_RATE, "rate limit reached (status 429, %u in a row)", gate->strikes);
     e->retry_after_ms = (long)left_ms;
     return err_hint(e,
                     "run again in %lld s or later: what is done stays done; a login (docker login) "

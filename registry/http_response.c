@@ -192,7 +192,7 @@ int http_status_error(struct err *e, const struct http_response *r, const char *
         class = ERR_NOTFOUND;
         what = "not found, ";
     } else if (status == 429) {
-        class = ERR_LIMIT;
+        class = ERR_RATE;
         what = "rate limit reached, ";
     } else if (status == 408 || (status >= 500 && status != 501)) {
         class = ERR_NET;

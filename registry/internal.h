@@ -105,7 +105,7 @@ int http_redirect(char **out, bool *same_origin, const char *base, const char *l
                   struct err *e) MUST_USE;
 
 /* Sets the error that stands for a status beyond 2xx: 401, 403 ERR_DENIED; 404, 410 ERR_NOTFOUND;
- * 429 ERR_LIMIT; 408, 5xx ERR_NET; else ERR_UNSUPPORTED; e->retry_after_ms from the answer.
+ * 429 ERR_RATE; 408, 5xx ERR_NET; else ERR_UNSUPPORTED; e->retry_after_ms from the answer.
  * `detail` may be NULL. */
 int http_status_error(struct err *e, const struct http_response *r, const char *detail);
 
@@ -155,8 +155,8 @@ struct gate;
 
 struct gate_options {
     int64_t first_wait_ms; /* after a 429 without Retry-After; doubles with each that follows */
-    int64_t max_wait_ms;   /* a longer wait ends the request with ERR_LIMIT at once */
-    unsigned tries;        /* 429s in a row after which everyone gets ERR_LIMIT */
+    int64_t max_wait_ms;   /* a longer wait ends the request with ERR_RATE at once */
+    unsigned tries;        /* 429s in a row after which everyone gets ERR_RATE */
     const struct cancel *cancel;
 };
 
@@ -173,7 +173,7 @@ void gates_free(struct gates *g);
 DEFINE_AUTO(gates, gates_free)
 
 /* Waits until a request to `host` may go; each success is followed by one gate_leave.
- * ERR_LIMIT (retry_after_ms set), ERR_CANCELLED. */
+ * ERR_RATE (retry_after_ms set), ERR_CANCELLED. */
 int gate_enter(struct gates *g, const char *host, struct gate_pass *out, struct err *e) MUST_USE;
 void gate_leave(struct gates *g, const struct gate_pass *pass, enum gate_answer answer,
                 int64_t retry_after_ms);

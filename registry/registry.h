@@ -126,7 +126,7 @@ DEFINE_AUTO(e2b, e2b_free)
  * ERR_STEP: the build failed, with the server's reason. ERR_TIMEOUT: not ready in time. ERR_DENIED:
  * key, or an alias of someone else. ERR_BUSY: others keep taking the alias. ERR_UNSUPPORTED:
  * refused by the server, or a text holds '<', which servers may take for markup. ERR_NET,
- * ERR_LIMIT, ERR_CORRUPT. Thread-safe.
+ * ERR_RATE, ERR_LIMIT, ERR_CORRUPT. Thread-safe.
  */
 int e2b_register(struct e2b *c, const struct e2b_template *t, e2b_log *log, void *ctx,
                  struct e2b_result *out, struct err *e) MUST_USE;
