@@ -142,11 +142,15 @@ static int read_token(struct grant *out, const struct buf *reply, struct err *e)
 
     if (json_parse(&doc, reply->data, reply->len, "token", e) < 0 ||
         json_get_string_opt(doc, "token", &token, e) < 0 ||
-        json_get_string_opt(doc, "access_token", &other, e) < 0 ||
-        json_get_u64_opt(doc, "expires_in", MIN_LIFE_SECONDS, &life, e) < 0)
+        json_get_string_opt(doc, "access_token", &other, e) < 0)
         return e->class == ERR_NOMEM
                    ? -ERR_NOMEM
                    : err_set(e, ERR_CORRUPT, "the reply of the token server does not parse");
+    /* Some write the number as text, or with a fraction; without it the token is just renewed early. */
+    if (json_get_u64_opt(doc, "expires_in", MIN_LIFE_SECONDS, &life, e) < 0) {
+        err_clear(e);
+        life = MIN_LIFE_SECONDS;
+    }
     if (!token || !*token)
         token = other;
     if (!token || !token_is_legal(token))
@@ -378,6 +382,16 @@ void auth_accepted(struct auth *a, const struct oci_ref *ref, const struct auth_
     (void)pthread_mutex_unlock(&a->lock);
 }
 
+/* Some registries answer 401 without saying what they want (RFC 9110 demands it): a login can only
+ * be sent as Basic then. */
+static int read_challenge(struct challenge *c, const char *header, struct err *e)
+{
+    if (header)
+        return challenge_parse(c, header, e);
+    *c = (struct challenge){.basic = true};
+    return 0;
+}
+
 /* Called and left with the lock held. */
 static int refused(struct auth *a, struct entry *entry, const char *header, struct auth_use *use,
                    struct err *e)
@@ -391,7 +405,7 @@ static int refused(struct auth *a, struct entry *entry, const char *header, stru
     if (hopeless || use->refusals >= MAX_REFUSALS)
         return denied(entry, entry->has_login, e);
     struct challenge c;
-    if (challenge_parse(&c, header, e) < 0)
+    if (read_challenge(&c, header, e) < 0)
         return -(int)e->class;
     if (!c.bearer && !c.basic) {
         challenge_fini(&c);
@@ -409,13 +423,7 @@ int auth_refused(struct auth *a, const struct oci_ref *ref, const struct http_re
 {
     (void)pthread_mutex_lock(&a->lock);
     struct entry *entry = entry_of(a, ref);
-    int rc;
-    if (!entry)
-        rc = err_nomem(e, "authorization");
-    else if (!r->authenticate)
-        rc = denied(entry, false, e);
-    else
-        rc = refused(a, entry, r->authenticate, use, e);
+    int rc = entry ? refused(a, entry, r->authenticate, use, e) : err_nomem(e, "authorization");
     (void)pthread_mutex_unlock(&a->lock);
     return rc;
 }

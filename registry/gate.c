@@ -4,7 +4,8 @@
  *
  * A gate counts generations: each time it closes or opens, a new one starts. Requests that were
  * under way when it closed report 429 too, but for an old generation, so they do not make the wait
- * longer. Waiting is on a condition in short slices, since a condition cannot also wait for the
+ * longer. A cap on requests is the same gate: each request moves the time of the next one. Waiting is
+ * on a condition in short slices, since a condition cannot also wait for the
  * cancel descriptor; nobody waits but when a host limits us.
  */
 #include "registry/internal.h"
@@ -24,6 +25,9 @@ struct gate {
     int64_t open_ms; /* when the next probe may go */
     unsigned generation;
     unsigned strikes; /* 429s since an answer came through */
+    int64_t next_ms;  /* when the next request may go */
+    bool has_quota;
+    uint64_t remaining, limit;
     struct gate *next;
 };
 
@@ -102,38 +106,84 @@ static void wait_slice(struct gates *g, int64_t now_ms, int64_t until_ms)
     (void)cond_wait_until(&g->changed, &g->lock, end_ms);
 }
 
-/* Called and left with the lock held. */
-static int enter(struct gates *g, struct gate *gate, struct gate_pass *out, struct err *e)
+/* Called and left with the lock held: waits until the gate is open, or a probe may go. */
+static int pass_gate(struct gates *g, struct gate *gate, bool patient, struct err *e)
 {
     while (gate->closed) {
         int64_t now = clock_ms();
 
         if (cancel_check(g->options.cancel, e) < 0)
             return -(int)e->class;
+        if (!patient && (gate->probing || now < gate->open_ms))
+            return limited(gate, now, e);
         if (gate->probing) {
             wait_slice(g, now, INT64_MAX);
             continue;
         }
-        if (now >= gate->open_ms) {
-            gate->probing = true;
-            *out = (struct gate_pass){gate, gate->generation, true};
+        if (now >= gate->open_ms)
             return 0;
-        }
         if (gate->strikes >= g->options.tries || gate->open_ms - now > g->options.max_wait_ms)
             return limited(gate, now, e);
         wait_slice(g, now, gate->open_ms);
     }
-    *out = (struct gate_pass){gate, gate->generation, false};
     return 0;
 }
 
-int gate_enter(struct gates *g, const char *host, struct gate_pass *out, struct err *e)
+/* Called and left with the lock held. */
+static int enter(struct gates *g, struct gate *gate, unsigned flags, struct gate_pass *out,
+                 struct err *e)
+{
+    for (;;) {
+        if (pass_gate(g, gate, (flags & GATE_PATIENT) != 0, e) < 0)
+            return -(int)e->class;
+        int64_t now = clock_ms();
+        if (now >= gate->next_ms || !(flags & GATE_COUNTED))
+            break;
+        if (cancel_check(g->options.cancel, e) < 0)
+            return -(int)e->class;
+        wait_slice(g, now, gate->next_ms);
+    }
+    if (flags & GATE_COUNTED)
+        gate->next_ms = clock_ms() + g->options.spacing_ms;
+    *out = (struct gate_pass){gate, gate->generation, gate->closed};
+    gate->probing = gate->closed;
+    return 0;
+}
+
+int gate_enter(struct gates *g, const char *host, unsigned flags, struct gate_pass *out,
+               struct err *e)
 {
     (void)pthread_mutex_lock(&g->lock);
     struct gate *gate = gate_of(g, host);
-    int rc = gate ? enter(g, gate, out, e) : err_nomem(e, "rate gate");
+    int rc = gate ? enter(g, gate, flags, out, e) : err_nomem(e, "rate gate");
     (void)pthread_mutex_unlock(&g->lock);
     return rc;
+}
+
+void gate_note_quota(struct gates *g, const struct gate_pass *pass, uint64_t remaining,
+                     uint64_t limit)
+{
+    (void)pthread_mutex_lock(&g->lock);
+    pass->gate->has_quota = true;
+    pass->gate->remaining = remaining;
+    pass->gate->limit = limit;
+    (void)pthread_mutex_unlock(&g->lock);
+}
+
+bool gates_quota(struct gates *g, uint64_t *remaining, uint64_t *limit)
+{
+    bool found = false;
+
+    (void)pthread_mutex_lock(&g->lock);
+    for (const struct gate *gate = g->list; gate; gate = gate->next) {
+        if (!gate->has_quota || (found && gate->remaining >= *remaining))
+            continue;
+        found = true;
+        *remaining = gate->remaining;
+        *limit = gate->limit;
+    }
+    (void)pthread_mutex_unlock(&g->lock);
+    return found;
 }
 
 static int64_t back_off(const struct gates *g, unsigned strikes)

@@ -349,20 +349,20 @@ static void test_gate(void **state UNUSED)
     struct err e = ERR_INIT;
 
     assert_int_equal(gates_new(&gates, &options, &e), 0);
-    assert_int_equal(gate_enter(gates, "h", &a, &e), 0);
-    assert_int_equal(gate_enter(gates, "h", &b, &e), 0);
+    assert_int_equal(gate_enter(gates, "h", GATE_PATIENT, &a, &e), 0);
+    assert_int_equal(gate_enter(gates, "h", GATE_PATIENT, &b, &e), 0);
     assert_false(a.probe || b.probe);
     gate_leave(gates, &a, GATE_LIMITED, -1);
     gate_leave(gates, &b, GATE_LIMITED, -1); /* the same closing */
-    assert_int_equal(gate_enter(gates, "h", &probe, &e), 0);
+    assert_int_equal(gate_enter(gates, "h", GATE_PATIENT, &probe, &e), 0);
     assert_true(probe.probe);
     gate_leave(gates, &probe, GATE_LIMITED, 0); /* the second strike, not the third */
-    assert_int_equal(gate_enter(gates, "h", &probe, &e), 0);
+    assert_int_equal(gate_enter(gates, "h", GATE_PATIENT, &probe, &e), 0);
     gate_leave(gates, &probe, GATE_UNKNOWN, -1); /* says nothing: the next one probes */
-    assert_int_equal(gate_enter(gates, "h", &probe, &e), 0);
+    assert_int_equal(gate_enter(gates, "h", GATE_PATIENT, &probe, &e), 0);
     assert_true(probe.probe);
     gate_leave(gates, &probe, GATE_PASSED, -1);
-    assert_int_equal(gate_enter(gates, "h", &a, &e), 0);
+    assert_int_equal(gate_enter(gates, "h", GATE_PATIENT, &a, &e), 0);
     assert_false(a.probe);
     gate_leave(gates, &a, GATE_PASSED, -1);
     gates_free(gates);
