@@ -278,3 +278,21 @@ int image_resolve(struct image **out, struct image_room *r, const char *text, st
     *out = MOVE(i);
     return 0;
 }
+
+bool image_is_local(const struct image *i)
+{
+    return i->layout != NULL;
+}
+
+int image_open_layer(struct image *i, struct image_room *r, size_t n, struct source *out,
+                     struct err *e)
+{
+    const struct oci_descriptor *d = &i->manifest.layers[n];
+    if (i->layout)
+        return oci_layout_blob(i->layout, d, out, e);
+    char path[BLOB_PATH_MAX];
+    image_blob_path(path, "blobs", &d->digest);
+    int fd = -1;
+    int rc = file_open(&fd, store_dir(r->store), path, O_RDONLY, 0, e);
+    return rc < 0 ? rc : source_from_fd(out, fd, e);
+}

@@ -86,28 +86,16 @@ int image_pull(struct image *i, struct image_room *r, const struct registry_prog
                struct err *e)
 {
     int rc = 0;
-    for (size_t n = 0; !i->layout && rc == 0 && n < i->manifest.layer_count; n++)
+    for (size_t n = 0; !image_is_local(i) && rc == 0 && n < i->manifest.layer_count; n++)
         rc = pull_layer(i, r, n, progress, e);
     return rc < 0 ? err_in(e, "image %s", i->text) : 0;
-}
-
-static int open_blob(struct image *i, struct image_room *r, const struct oci_descriptor *d,
-                     struct source *out, struct err *e)
-{
-    if (i->layout)
-        return oci_layout_blob(i->layout, d, out, e);
-    char path[BLOB_PATH_MAX];
-    image_blob_path(path, "blobs", &d->digest);
-    int fd = -1;
-    int rc = file_open(&fd, store_dir(r->store), path, O_RDONLY, 0, e);
-    return rc < 0 ? rc : source_from_fd(out, fd, e);
 }
 
 static int ingest_blob(struct image *i, struct image_room *r, size_t n, struct err *e)
 {
     const struct oci_descriptor *d = &i->manifest.layers[n];
     struct source source = {0};
-    int rc = open_blob(i, r, d, &source, e);
+    int rc = image_open_layer(i, r, n, &source, e);
     if (rc < 0)
         return rc;
     struct layer_blob blob = {&source, d, &i->config.diff_ids[n]};
@@ -122,7 +110,7 @@ static void drop_blob(const struct image *i, struct image_room *r, size_t n)
 {
     char path[BLOB_PATH_MAX];
     image_blob_path(path, "blobs", &i->manifest.layers[n].digest);
-    if (!i->layout)
+    if (!image_is_local(i))
         unlinkat(store_dir(r->store), path, 0);
 }
 

@@ -162,6 +162,13 @@ DEFINE_AUTO(image, image_free)
 enum { BLOB_PATH_MAX = 24 + DIGEST_TEXT_MAX };
 void image_blob_path(char path[BLOB_PATH_MAX], const char *directory, const struct digest *d);
 
+/* True where the blobs are read from where they are (a layout, an archive): none is pulled, none is
+ * dropped. */
+bool image_is_local(const struct image *i);
+/* The compressed blob of layer `n`, which image_pull has seen to, for source_close. */
+int image_open_layer(struct image *i, struct image_room *r, size_t n, struct source *out,
+                     struct err *e) MUST_USE;
+
 /* Forgets what the store has of the image's layers and is damaged. Before image_pull. */
 int image_drop_damaged(struct image *i, struct image_room *r, struct err *e) MUST_USE;
 

@@ -75,6 +75,25 @@ int store_chunk_stored_size(struct store *s, const struct digest *d, uint64_t *o
 
 struct store_stats store_stats(const struct store *s);
 
+/*
+ * Where chunks come from that the store has not: a remote store. `fetch` appends the chunk's stored
+ * form (one zstd frame) to `stored`, whose ceiling is set; ERR_NOTFOUND when the source lacks it. It
+ * is called from several threads, and gives up (ERR_TIMEOUT or its own error) at `deadline_ms` of
+ * clock_ms().
+ */
+struct chunk_source {
+    int (*fetch)(void *ctx, const struct digest *chunk, int64_t deadline_ms, struct buf *stored,
+                 struct err *e);
+    void *ctx;
+};
+
+/* From now on store_get_chunk fetches, verifies and keeps chunks that are not there, or are there
+ * damaged. What may help when tried again (err_retryable) is tried until the deadline of half a
+ * minute; bytes that are not the chunk's are ERR_DIGEST or ERR_CORRUPT. A chunk that cannot be kept
+ * (disk full) is served all the same. The source is borrowed for the store's life; set it before
+ * other threads use the store. */
+void store_set_source(struct store *s, const struct chunk_source *source);
+
 /* ---- Block maps -------------------------------------------------------------------------- */
 
 /* `size` bytes of the disk at `off` are bytes [chunk_off, chunk_off + size) of the chunk. All three

@@ -23,9 +23,9 @@
 
 enum {
     CHUNK_LEVEL = 3,
-    CHUNK_FILE_MAX = ZSTD_COMPRESSBOUND(CHUNK_SIZE_MAX),
-    CHUNK_PATH_MAX = 10 + DIGEST_TEXT_MAX, /* "chunks/ab/" + hex + NUL */
+    CHUNK_FILE_MAX = CHUNK_STORED_MAX,
 };
+_Static_assert(CHUNK_STORED_MAX == ZSTD_COMPRESSBOUND(CHUNK_SIZE_MAX), "what zstd may make of it");
 
 struct chunk_codec {
     ZSTD_CCtx *compressor;
@@ -69,6 +69,21 @@ int chunk_encode(struct chunk_codec *c, const void *data, size_t len, const void
     return 0;
 }
 
+int chunk_decode(struct chunk_codec *c, const void *stored, size_t stored_len, void *data,
+                 size_t *len, struct err *e)
+{
+    unsigned long long size = ZSTD_getFrameContentSize(stored, stored_len);
+    if (size == ZSTD_CONTENTSIZE_UNKNOWN || size == ZSTD_CONTENTSIZE_ERROR || size == 0 ||
+        size > CHUNK_SIZE_MAX || size % BLOCK_SIZE != 0)
+        return err_set(e, ERR_CORRUPT, "not a chunk");
+    size_t got = ZSTD_decompressDCtx(c->decompressor, data, CHUNK_SIZE_MAX, stored, stored_len);
+    if (ZSTD_isError(got) || got != size)
+        return err_set(e, ERR_CORRUPT, "damaged: %s",
+                       ZSTD_isError(got) ? ZSTD_getErrorName(got) : "wrong size");
+    *len = got;
+    return 0;
+}
+
 int chunk_decode_file(struct chunk_codec *c, int fd, void *data, size_t *len, struct err *e)
 {
     struct stat st;
@@ -79,19 +94,10 @@ int chunk_decode_file(struct chunk_codec *c, int fd, void *data, size_t *len, st
     size_t stored = (size_t)st.st_size;
     if (file_pread_full(fd, c->bytes, stored, 0, e) < 0)
         return err_in(e, "reading");
-    unsigned long long size = ZSTD_getFrameContentSize(c->bytes, stored);
-    if (size == ZSTD_CONTENTSIZE_UNKNOWN || size == ZSTD_CONTENTSIZE_ERROR || size == 0 ||
-        size > CHUNK_SIZE_MAX || size % BLOCK_SIZE != 0)
-        return err_set(e, ERR_CORRUPT, "not a chunk");
-    size_t got = ZSTD_decompressDCtx(c->decompressor, data, CHUNK_SIZE_MAX, c->bytes, stored);
-    if (ZSTD_isError(got) || got != size)
-        return err_set(e, ERR_CORRUPT, "damaged: %s",
-                       ZSTD_isError(got) ? ZSTD_getErrorName(got) : "wrong size");
-    *len = got;
-    return 0;
+    return chunk_decode(c, c->bytes, stored, data, len, e);
 }
 
-static const char *chunk_path(const struct digest *d, char path[CHUNK_PATH_MAX])
+const char *store_chunk_path(const struct digest *d, char path[CHUNK_PATH_MAX])
 {
     char hex[DIGEST_TEXT_MAX];
     digest_hex(d, hex);
@@ -104,7 +110,7 @@ static bool chunk_stat(struct store *s, const struct digest *d, struct stat *st)
 {
     char path[CHUNK_PATH_MAX];
     return d->algorithm == DIGEST_SHA256 &&
-           fstatat(store_dir(s), chunk_path(d, path), st, AT_SYMLINK_NOFOLLOW) == 0 &&
+           fstatat(store_dir(s), store_chunk_path(d, path), st, AT_SYMLINK_NOFOLLOW) == 0 &&
            S_ISREG(st->st_mode) && st->st_size > 0;
 }
 
@@ -152,7 +158,7 @@ static int chunk_write(struct store *s, struct chunk_codec *c, const void *data,
     if (rc == 0)
         rc = file_write_full(t.fd, bytes, bytes_len, e);
     if (rc == 0)
-        rc = file_tmp_commit(&t, store_dir(s), chunk_path(d, path), false, e);
+        rc = file_tmp_commit(&t, store_dir(s), store_chunk_path(d, path), false, e);
     if (rc == 0)
         store_count_chunk(s, bytes_len);
     return rc;
@@ -201,7 +207,7 @@ static int chunk_read(struct store *s, struct chunk_codec *c, const struct diges
     AUTO_FD int fd = -1;
     if (d->algorithm != DIGEST_SHA256)
         return err_set(e, ERR_NOTFOUND, "not in the store");
-    int rc = file_open(&fd, store_dir(s), chunk_path(d, path), O_RDONLY | O_NOFOLLOW, 0, e);
+    int rc = file_open(&fd, store_dir(s), store_chunk_path(d, path), O_RDONLY | O_NOFOLLOW, 0, e);
     if (rc < 0)
         return e->class == ERR_NOTFOUND ? err_set(e, ERR_NOTFOUND, "not in the store") : rc;
     rc = chunk_decode_file(c, fd, data, len, e);
@@ -225,6 +231,8 @@ int store_get_chunk(struct store *s, const struct digest *d, void *data, size_t 
         return rc;
     size_t got = 0;
     rc = chunk_read(s, c, d, data, &got, e);
+    if (rc == -ERR_CORRUPT || rc == -ERR_DIGEST || rc == -ERR_NOTFOUND)
+        rc = store_fetch_chunk(s, c, d, data, &got, e);
     store_give_codec(s, c);
     if (rc < 0) {
         char text[DIGEST_TEXT_MAX];

@@ -23,10 +23,36 @@ void chunk_codec_free(struct chunk_codec *c);
 int chunk_encode(struct chunk_codec *c, const void *data, size_t len, const void **out,
                  size_t *out_len, struct err *e) MUST_USE;
 
+/* The plain bytes of a chunk's stored form into `data` (room for CHUNK_SIZE_MAX). ERR_CORRUPT,
+ * without a name, for anything but one whole frame of a valid chunk size. */
+int chunk_decode(struct chunk_codec *c, const void *stored, size_t stored_len, void *data,
+                 size_t *len, struct err *e) MUST_USE;
+
 /* Reads an open chunk file into `data` (room for CHUNK_SIZE_MAX). ERR_CORRUPT, without a name,
  * for anything but one whole frame of a valid chunk size. */
 int chunk_decode_file(struct chunk_codec *c, int fd, void *data, size_t *len,
                       struct err *e) MUST_USE;
+
+enum {
+    CHUNK_PATH_MAX = 10 + DIGEST_TEXT_MAX,                    /* "chunks/ab/" + hex + NUL */
+    CHUNK_STORED_MAX = CHUNK_SIZE_MAX + CHUNK_SIZE_MAX / 256, /* bytes of a chunk's file */
+};
+
+/* Where a chunk lies in the store; returns `path`. */
+const char *store_chunk_path(const struct digest *d, char path[CHUNK_PATH_MAX]);
+
+/* ---- Chunks from elsewhere (chunk_source.c) ----------------------------------------------- */
+
+/* The store's source, NULL for none, and how long a chunk is waited for. */
+const struct chunk_source *store_source(const struct store *s, int64_t *limit_ms);
+
+/* Shortens or lengthens that wait. */
+void store_set_source_limit(struct store *s, int64_t limit_ms);
+
+/* Brings a chunk that the store lacks, or holds damaged, from the store's source, verifies and keeps
+ * it; `e` holds why it could not be read here and stays that way when there is no source. */
+int store_fetch_chunk(struct store *s, struct chunk_codec *c, const struct digest *d, void *data,
+                      size_t *len, struct err *e) MUST_USE;
 
 /* ---- Store ------------------------------------------------------------------------------- */
 

@@ -32,6 +32,7 @@ enum {
     TMP_NAME_MAX = 64,
     RECHECK_SLACK_SECONDS = 24 * 60 * 60, /* for clocks that were set back */
     BOOT_ID_MAX = 64,
+    SOURCE_LIMIT_MS = 30 * 1000,
 };
 
 static const char *const directories[] = {"tmp",   "chunks",    "blobs",   "layers",
@@ -47,8 +48,10 @@ struct store {
     pthread_mutex_t mutex; /* guards idle and idle_count */
     struct chunk_codec *idle[IDLE_CODECS_MAX];
     size_t idle_count;
-    atomic_bool marked;     /* tmp/<name>/boot is there, durably */
-    atomic_bool distrusted; /* what is there is verified before it counts as there */
+    atomic_bool marked;                /* tmp/<name>/boot is there, durably */
+    atomic_bool distrusted;            /* what is there is verified before it counts as there */
+    const struct chunk_source *source; /* borrowed; NULL: none */
+    int64_t source_limit_ms;
     atomic_uint_least64_t chunks_put, chunks_new, chunk_bytes_new;
     atomic_uint_least64_t chunks_synced; /* of chunks_put, the first so many are durable */
 };
@@ -267,6 +270,7 @@ int store_open(struct store **out, const char *path, struct err *e)
     if (!s)
         return err_nomem(e, "store");
     s->dir = s->tmp_dir = s->tmp_lock = -1;
+    s->source_limit_ms = SOURCE_LIMIT_MS;
     pthread_mutex_init(&s->mutex, NULL);
     int rc = file_open_dir(&s->dir, AT_FDCWD, path, e);
     if (rc < 0)
@@ -325,6 +329,22 @@ const char *store_path(const struct store *s)
 void store_distrust(struct store *s)
 {
     atomic_store(&s->distrusted, true);
+}
+
+void store_set_source(struct store *s, const struct chunk_source *source)
+{
+    s->source = source;
+}
+
+void store_set_source_limit(struct store *s, int64_t limit_ms)
+{
+    s->source_limit_ms = limit_ms;
+}
+
+const struct chunk_source *store_source(const struct store *s, int64_t *limit_ms)
+{
+    *limit_ms = s->source_limit_ms;
+    return s->source;
 }
 
 bool store_is_distrusted(const struct store *s)
