@@ -189,13 +189,14 @@ static int take_image(struct floor *f, struct image_room *room, const char *text
 static void report(const struct floor *f)
 {
     double hashes = f->blob_hash_s + f->plain_hash_s + f->chunk_hash_s;
-    printf("{\"level\": %d, \"inflate_s\": %.3f, \"blob_hash_s\": %.3f, \"plain_hash_s\": %.3f, "
-           "\"chunk_hash_s\": %.3f, \"compress_s\": %.3f, \"total_s\": %.3f, \"blob_bytes\": %" PRIu64
-           ", \"plain_bytes\": %" PRIu64 ", \"chunk_bytes\": %" PRIu64 ", \"unique_bytes\": %" PRIu64
-           ", \"stored_bytes\": %" PRIu64 "}\n",
-           f->level, f->inflate_s, f->blob_hash_s, f->plain_hash_s, f->chunk_hash_s, f->compress_s,
-           f->inflate_s + hashes + f->compress_s, f->blob_size, f->plain_size, f->chunk_size,
-           f->unique_size, f->stored_size);
+    printf(
+        "{\"level\": %d, \"inflate_s\": %.3f, \"blob_hash_s\": %.3f, \"plain_hash_s\": %.3f, "
+        "\"chunk_hash_s\": %.3f, \"compress_s\": %.3f, \"total_s\": %.3f, \"blob_bytes\": %" PRIu64
+        ", \"plain_bytes\": %" PRIu64 ", \"chunk_bytes\": %" PRIu64 ", \"unique_bytes\": %" PRIu64
+        ", \"stored_bytes\": %" PRIu64 "}\n",
+        f->level, f->inflate_s, f->blob_hash_s, f->plain_hash_s, f->chunk_hash_s, f->compress_s,
+        f->inflate_s + hashes + f->compress_s, f->blob_size, f->plain_size, f->chunk_size,
+        f->unique_size, f->stored_size);
 }
 
 int main(int argc, char **argv)

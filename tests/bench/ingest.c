@@ -100,8 +100,7 @@ static int run(struct bench *b, const char *path, size_t threads, struct err *e)
     if (rc == 0)
         rc = image_room_open(&b->room, s, &options, e);
     size_t started = 0;
-    while (rc == 0 && started < threads &&
-           pthread_create(&thread[started], NULL, work, b) == 0)
+    while (rc == 0 && started < threads && pthread_create(&thread[started], NULL, work, b) == 0)
         started++;
     for (size_t i = 0; i < started; i++)
         pthread_join(thread[i], NULL);
