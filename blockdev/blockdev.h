@@ -18,6 +18,7 @@
 #include "base/digest.h"
 #include "base/err.h"
 #include "base/io.h"
+#include "base/pool.h"
 
 enum {
     BLOCK_SIZE = 4096,          /* unit of everything on a disk */
@@ -167,6 +168,10 @@ struct region_extent {
 
 int region_writer_new(struct region_writer **out, struct store *s, size_t workers,
                       struct err *e) MUST_USE;
+/* The same on threads that other writers use too (borrowed for the writer's life). In flight are as
+ * many chunks as there are threads and two more. */
+int region_writer_new_on(struct region_writer **out, struct store *s, struct crew *crew,
+                         struct err *e) MUST_USE;
 void region_writer_free(struct region_writer *w);
 DEFINE_AUTO(region_writer, region_writer_free)
 #define AUTO_REGION_WRITER CLEANUP(region_writer_free_auto_)
