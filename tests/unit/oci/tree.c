@@ -332,7 +332,7 @@ static void dump_texts(const char *const *texts, struct buf *out)
         list[count] = layers[count].layer;
     }
     struct oci_tree *t = NULL;
-    assert_int_equal(oci_tree_merge(&t, list, count, &e), 0);
+    assert_int_equal(oci_tree_merge(&t, list, count, NULL, &e), 0);
     struct sink sink = {.write = write_buf, .self = out};
     assert_int_equal(oci_tree_dump(t, &sink, &e), 0);
     oci_tree_free(t);
@@ -453,7 +453,7 @@ static void many_names_in_one_directory(void **state)
     struct timespec after;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
     struct oci_tree *t = NULL;
-    assert_int_equal(oci_tree_merge(&t, list, 4, &e), 0);
+    assert_int_equal(oci_tree_merge(&t, list, 4, NULL, &e), 0);
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
     assert_int_equal(oci_tree_count(t), 100000 + 4);
     assert_int_equal(oci_tree_node(t, 100003).layer, 3);
