@@ -93,12 +93,12 @@ static void report(const struct bench *b, struct store *s, int64_t wall_ms)
 static int run(struct bench *b, const char *path, size_t threads, struct err *e)
 {
     AUTO_STORE struct store *s = NULL;
-    struct registry_options options = {0};
+    struct image_options options = {0};
     pthread_t thread[JOBS_MAX];
     int64_t start = clock_ms();
     int rc = store_open(&s, path, e);
     if (rc == 0)
-        rc = image_room_open(&b->room, s, &options, e);
+        rc = image_room_open(&b->room, s, &options, NULL, e);
     size_t started = 0;
     while (rc == 0 && started < threads && pthread_create(&thread[started], NULL, work, b) == 0)
         started++;
