@@ -133,6 +133,16 @@ int block_map_overlay(struct block_map **out, const struct block_map *lower,
                       const struct block_map *upper, const struct block_map *zeros,
                       struct err *e) MUST_USE;
 
+/*
+ * What stands between two disks: *data has what `target` holds and `lower` does not hold at the same
+ * place (by chunk, not by bytes), *zeros covers what lower holds and target does not. On disks of one
+ * size, block_map_overlay(lower, data, zeros) gives `target`. `lower` may be the smaller one: the
+ * results have the size of `target`.
+ */
+int block_map_delta(struct block_map **data, struct block_map **zeros,
+                    const struct block_map *lower, const struct block_map *target,
+                    struct err *e) MUST_USE;
+
 /* Adds to `out` what `in` holds of [off, off + size), moved so that `off` comes to stand at
  * `new_off`. */
 int block_map_copy_range(struct block_map *out, const struct block_map *in, uint64_t off,
