@@ -89,6 +89,16 @@ typedef void bake_event_sink(void *ctx, const struct bake_event *event);
  * short. */
 struct json *bake_event_json(const struct bake_event *event);
 
+/* ---- Images -------------------------------------------------------------------------------- */
+
+/* Where images may come from; all zero is fine. Pointers are borrowed as long as the options are. */
+struct image_options {
+    const char *docker_config; /* see registry_options.config_path */
+    const char *const *plain_http_hosts;
+    bool offline;         /* make no request: images in files, and what the store has */
+    const char *platform; /* "os/architecture[/variant]"; NULL: this machine's */
+};
+
 /* ---- A run --------------------------------------------------------------------------------- */
 
 struct bake_options {
@@ -100,10 +110,9 @@ struct bake_options {
     bool force;    /* bake although the template is there */
     unsigned jobs; /* tasks at once; 0: from cores and memory */
     enum vm_accel accel;
-    const char *docker_config; /* see registry_options.config_path */
-    const char *const *plain_http_hosts;
     const char *remote_url;  /* remote store shared with other bakers (bake/remote.h); NULL: none */
     int64_t remote_lease_ms; /* see remote_options */
+    struct image_options images;
     const char *e2b_api_url; /* NULL: local catalog only */
     const char *e2b_api_key;
     bake_event_sink *events; /* may be NULL */
@@ -226,8 +235,7 @@ int template_verify(const struct template *t, struct store *s, const struct temp
 
 struct disk_options {
     uint64_t free_size; /* bytes that must be free on it */
-    const char *docker_config;
-    const char *const *plain_http_hosts;
+    struct image_options images;
     const struct cancel *cancel;
 };
 

@@ -48,6 +48,8 @@ static int download(struct image *i, struct image_room *r, const struct oci_desc
     int dir = store_dir(r->store);
     if (file_exists(dir, final))
         return 0;
+    if (r->offline)
+        return image_missing_offline(e, "the blob");
     AUTO_FD int fd = -1;
     int rc = file_make_dirs(dir, "blobs/partial", e);
     if (rc == 0)

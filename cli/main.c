@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/cmd.h"
+#include "cli/options.h"
 
 #ifndef TB2_VERSION
 #define TB2_VERSION "unknown"
@@ -137,6 +138,12 @@ static int help(const struct command *c)
 {
     print_usage(stdout, c);
     printf("\n%s\n", c->summary);
+    if (c->options) {
+        putchar('\n');
+        options_print(c->options);
+    }
+    if (c->notes)
+        printf("\n%s\n", c->notes);
     fputs("\nFor all commands:\n"
           "  --store DIR    chunks, disks, templates, catalog (default: $TB2_BAKE_STORE or\n"
           "                 ~/.local/share/tb2-bake)\n"

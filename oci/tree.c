@@ -52,6 +52,7 @@ enum on_missing {
 
 struct merge {
     struct oci_tree *tree;
+    const struct cancel *cancel;
     struct oci_names names;
     struct inode *inodes;
     size_t inode_count;
@@ -243,6 +244,13 @@ static int find_parent(struct merge *m, uint32_t *out, const char *path, enum on
     return rc;
 }
 
+/* Asked at every entry, looked at now and then: it is a system call. */
+static int check_cancel(const struct merge *m, size_t entry, struct err *e)
+{
+    enum { EVERY = 4096 };
+    return entry % EVERY == 0 ? cancel_check(m->cancel, e) : 0;
+}
+
 /* ---- Applying a layer ---- */
 
 static int apply_removal(struct merge *m, const struct oci_entry *entry, struct err *e)
@@ -383,7 +391,10 @@ static int apply_waiting(struct merge *m, struct waiting_list *list, struct err 
     for (size_t i = 0; i < 2 * list->count; i++) {
         size_t at = i < list->count ? i : 2 * list->count - 1 - i;
         const struct oci_entry *entry = list->items[at].entry;
-        int rc = entry ? retry_link(m, &list->items[at], e) : 0;
+        int rc = check_cancel(m, i, e);
+        if (rc < 0)
+            return rc;
+        rc = entry ? retry_link(m, &list->items[at], e) : 0;
         if (rc < 0)
             return entry_failure(entry, e);
     }
@@ -439,12 +450,18 @@ static int apply_entries(struct merge *m, const struct oci_layer *layer, struct 
     for (size_t i = 0; i < oci_layer_count(layer); i++) {
         const struct oci_entry *entry = oci_layer_entry(layer, i);
         bool removes = entry->type == OCI_WHITEOUT || entry->type == OCI_OPAQUE;
+        int rc = check_cancel(m, i, e);
+        if (rc < 0)
+            return rc;
         if (removes && apply_removal(m, entry, e) < 0)
             return entry_failure(entry, e);
     }
     m->parent_path = NULL;
     for (size_t i = 0; i < oci_layer_count(layer); i++) {
         const struct oci_entry *entry = oci_layer_entry(layer, i);
+        int rc = check_cancel(m, i, e);
+        if (rc < 0)
+            return rc;
         if (apply_entry(m, entry, list, e) < 0)
             return entry_failure(entry, e);
     }
@@ -460,6 +477,8 @@ static int apply_layer(struct merge *m, const struct oci_layer *layer, struct er
     m->duplicates = 0;
     int rc = apply_entries(m, layer, &list, e);
     free(list.items);
+    if (rc == -ERR_CANCELLED)
+        return rc;
     if (rc < 0)
         return err_in(e, "layer %zu", m->layer + 1);
     if (m->duplicates > 0)
@@ -545,11 +564,12 @@ static int start(struct merge *m, struct err *e)
 }
 
 int oci_tree_merge(struct oci_tree **out, struct oci_layer *const *layers, size_t layer_count,
-                   struct err *e)
+                   const struct cancel *cancel, struct err *e)
 {
     AUTO_MERGE struct merge *m = mem_zalloc(sizeof(*m));
     if (!m)
         return err_nomem(e, "tree");
+    m->cancel = cancel;
     int rc = start(m, e);
     for (m->layer = 0; rc == 0 && m->layer < layer_count; m->layer++)
         rc = apply_layer(m, layers[m->layer], e);

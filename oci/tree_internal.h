@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/hash.h"
 
 #define OCI_NAME_ROOT UINT32_C(0)
 #define OCI_NAME_NONE UINT32_MAX
@@ -36,7 +37,7 @@ struct oci_names {
     size_t capacity;
     uint32_t *buckets;
     size_t bucket_count; /* a power of two */
-    uint64_t key[2];
+    struct hash_key key;
 };
 
 /* A table with a root. After a failure too, finish it. */
