@@ -55,6 +55,8 @@ struct remote_stats remote_stats(const struct remote *r);
 /* Brings a template that the remote store's catalog lists into the store and its catalog; its chunks
  * follow when they are read. ERR_NOTFOUND. */
 int remote_pull_template(struct remote *r, const char *alias, struct err *e) MUST_USE;
+/* Makes the chunks of a template that the store has already, but perhaps not all of it, readable. */
+void remote_use_template(struct remote *r, const struct template *t);
 /* Sends a template with all that it needs, and its catalog entry. */
 int remote_push_template(struct remote *r, const struct template *t, struct err *e) MUST_USE;
 /* Reads each chunk of a template, so that the store has all of it. */

@@ -81,6 +81,20 @@ bool remote_known_find(struct remote_known *k, const struct digest *d, struct re
 int remote_known_add(struct remote_known *k, const struct remote_place *place,
                      struct err *e) MUST_USE;
 
+/* Where the chunks of a unit are, as an artifact says it (docs/formats/remote-store.md). */
+struct remote_table {
+    struct remote_place *places;
+    size_t count, capacity;
+};
+#define REMOTE_TABLE_MAX ((size_t)256 << 20)
+void remote_table_fini(struct remote_table *t);
+#define AUTO_REMOTE_TABLE CLEANUP(remote_table_fini)
+int remote_table_encode(const struct remote_table *t, struct buf *out, struct err *e) MUST_USE;
+/* The bytes may come from anywhere: ERR_CORRUPT. Lengths are those of stored chunks; packs are not
+ * looked at. */
+int remote_table_decode(struct remote_table *out, const void *bytes, size_t len,
+                        struct err *e) MUST_USE;
+
 /* ---- Claims (remote_claims.c) -------------------------------------------------------------- */
 
 enum remote_answer {

@@ -79,7 +79,9 @@ static bool remote_has(struct remote *r, const char *hex)
 {
     bool there = false;
     struct err ignored = ERR_INIT;
-    return r->ops->has(r->self, REMOTE_LAYER, hex, &there, &ignored) == 0 && there;
+    /* Finding it tells where its chunks are, which this store may lack. */
+    return r->ops->has(r->self, REMOTE_LAYER, hex, &there, &ignored) == 0 && there &&
+           r->ops->find(r->self, REMOTE_LAYER, hex, &ignored) == 0;
 }
 
 static int begin_layer(struct remote *r, const struct digest *diff_id, enum layer_share *share,

@@ -279,6 +279,14 @@ int remote_pull_template(struct remote *r, const char *alias, struct err *e)
     return 0;
 }
 
+void remote_use_template(struct remote *r, const struct template *t)
+{
+    char hex[DIGEST_TEXT_MAX];
+    struct err ignored = ERR_INIT;
+    if (r->ops->find(r->self, REMOTE_TEMPLATE, digest_hex(&t->key, hex), &ignored) < 0)
+        log_event(LOG_INFO, "bake", "%s", ignored.text);
+}
+
 int remote_push_template(struct remote *r, const struct template *t, struct err *e)
 {
     int rc = r->writable ? publish_template(r, t, NULL, e)

@@ -75,6 +75,8 @@ static int open_template(struct template **out, struct store **s, struct remote 
         rc = open_existing_store(s, p->g, e);
     if (rc == 0)
         rc = template_load(out, *s, p->alias, e);
+    if (rc == 0 && *remote)
+        remote_use_template(*remote, *out);
     if (rc != -ERR_NOTFOUND || !*remote)
         return rc;
     err_clear(e);
