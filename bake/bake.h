@@ -89,6 +89,16 @@ typedef void bake_event_sink(void *ctx, const struct bake_event *event);
  * short. */
 struct json *bake_event_json(const struct bake_event *event);
 
+/* ---- Registries ---------------------------------------------------------------------------- */
+
+struct registry_network; /* registry/registry.h, which has the fini too */
+
+/* Reads registries.yaml (docs/registries.md). ERR_INPUT with file, line and column. */
+int registries_load(struct registry_network *out, const char *path, struct err *e) MUST_USE;
+/* The same from text. */
+int registries_parse(struct registry_network *out, const char *path, const void *text, size_t len,
+                     struct err *e) MUST_USE;
+
 /* ---- A run --------------------------------------------------------------------------------- */
 
 struct bake_options {
@@ -102,7 +112,8 @@ struct bake_options {
     enum vm_accel accel;
     const char *docker_config; /* see registry_options.config_path */
     const char *const *plain_http_hosts;
-    const char *e2b_api_url; /* NULL: local catalog only */
+    const struct registry_network *network; /* NULL: nothing known; borrowed */
+    const char *e2b_api_url;                /* NULL: local catalog only */
     const char *e2b_api_key;
     bake_event_sink *events; /* may be NULL */
     void *events_ctx;
@@ -114,6 +125,9 @@ struct bake_report {
     size_t count;
     int64_t wall_ms;
     uint64_t manifest_heads, manifest_gets, blob_gets, blob_bytes;
+    uint64_t mirrored, rate_waits; /* as in registry_stats, as the rest */
+    bool has_quota;
+    uint64_t quota_remaining, quota_limit;
     size_t vm_tasks; /* tasks that started VMs */
     struct store_stats store;
     char *journal; /* path of the run's journal, relative to the store */
@@ -224,6 +238,7 @@ struct disk_options {
     uint64_t free_size; /* bytes that must be free on it */
     const char *docker_config;
     const char *const *plain_http_hosts;
+    const struct registry_network *network; /* NULL: nothing known; borrowed */
     const struct cancel *cancel;
 };
 

@@ -25,7 +25,8 @@ static int assemble_image(struct digest *out, struct image_room *r, const char *
 int disk_assemble(struct digest *out, struct store *s, const char *reference,
                   const struct disk_options *o, struct err *e)
 {
-    struct registry_options registry = {.plain_http_hosts = o->plain_http_hosts,
+    struct registry_options registry = {.network = o->network,
+                                        .plain_http_hosts = o->plain_http_hosts,
                                         .config_path = o->docker_config,
                                         .cancel = o->cancel};
     AUTO_FD int lock = -1;

@@ -61,7 +61,8 @@ static int open_server(struct run *run, struct err *e)
 
 static struct registry_options registry_settings(const struct bake_options *o)
 {
-    return (struct registry_options){.plain_http_hosts = o->plain_http_hosts,
+    return (struct registry_options){.network = o->network,
+                                     .plain_http_hosts = o->plain_http_hosts,
                                      .config_path = o->docker_config,
                                      .cancel = o->cancel};
 }
@@ -236,6 +237,11 @@ static void fill_report(struct bake_report *out, struct run *run, int64_t start_
     out->manifest_gets = stats.manifest_gets;
     out->blob_gets = stats.blob_gets;
     out->blob_bytes = stats.blob_bytes;
+    out->mirrored = stats.mirrored;
+    out->rate_waits = stats.rate_waits;
+    out->has_quota = stats.has_quota;
+    out->quota_remaining = stats.quota_remaining;
+    out->quota_limit = stats.quota_limit;
     out->vm_tasks = run->gate.entered;
     out->store = store_stats(run->store);
 }

@@ -233,12 +233,16 @@ static int bake(struct arguments *a, struct global_options *g)
     AUTO_STORE struct store *s = NULL;
     struct ui *ui = NULL;
     struct bake_report report = {0};
-    int rc = open_store(&s, g, &e);
+    AUTO_NETWORK struct registry_network network = {0};
+    int rc = open_network(&network, g, &e);
+    if (rc == 0)
+        rc = open_store(&s, g, &e);
     if (rc == 0)
         rc = ui_new(&ui, mode, g->verbose, &e);
     if (rc < 0)
         return report_error(&e);
     a->bake.cache_dir = g->cache_dir;
+    a->bake.network = &network;
     a->bake.accel = g->accel;
     a->bake.cancel = g->cancel;
     a->bake.events = ui_event;

@@ -48,15 +48,20 @@ static int parse(struct arguments *a, struct global_options *g, int argc, char *
 
 /* A template's disk when there is such a template, else the image's. */
 static int find_disk(struct digest *out, struct store *s, const struct arguments *a,
-                     const struct cancel *c, struct err *e)
+                     const struct global_options *g, struct err *e)
 {
+    AUTO_NETWORK struct registry_network network = {0};
     AUTO_TEMPLATE struct template *t = NULL;
     int rc = template_load(&t, s, a->what, e);
     if (rc == 0)
         *out = a->base ? t->base_disk : t->disk;
     if (rc != -ERR_NOTFOUND || !strpbrk(a->what, "/:"))
         return rc;
-    struct disk_options options = {.free_size = DEFAULT_FREE_SIZE, .cancel = c};
+    struct disk_options options = {
+        .free_size = DEFAULT_FREE_SIZE, .network = &network, .cancel = g->cancel};
+    rc = open_network(&network, g, e);
+    if (rc < 0)
+        return rc;
     return disk_assemble(out, s, a->what, &options, e);
 }
 
@@ -71,7 +76,7 @@ static int run(struct global_options *g, int argc, char **argv)
     struct digest map;
     int rc = open_store(&s, g, &e);
     if (rc == 0)
-        rc = find_disk(&map, s, &a, g->cancel, &e);
+        rc = find_disk(&map, s, &a, g, &e);
     if (rc == 0)
         rc = disk_export(s, &map, a.raw, g->cancel, &e);
     if (rc < 0)

@@ -258,7 +258,8 @@ struct credential_options {
 };
 
 /*
- * The login for a repository from docker's config.json, which is read anew each time: a helper
+ * The login for a repository from the first file that has one (registry_options.config_path), read
+ * anew each time: a helper
  * listed for the host, the credential store, an inline entry (config.json of the Docker CLI; the
  * helper protocol of docker-credential-helpers). *found is false when there is none. A helper
  * that fails is logged and passed over. ERR_INPUT when the file is malformed.
