@@ -114,7 +114,7 @@ struct http_request {
     bool no_redirects;
     int64_t total_timeout_ms;  /* ERR_TIMEOUT after this long; 0: no such limit */
     int64_t answer_timeout_ms; /* ERR_TIMEOUT when no answer has begun by then; 0: no such limit */
-    const atomic_bool *given_up; /* ERR_CANCELLED within a second of its being set; may be NULL */
+    const atomic_bool *given_up; /* ERR_CANCELLED soon after it is set; may be NULL */
 };
 
 /*

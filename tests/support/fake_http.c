@@ -114,7 +114,8 @@ static void wait_for_end(int fd)
 /* Ways of sending that end only when the client does. */
 static void send_forever(int fd, const struct fake_reply *reply)
 {
-    static const char line[] = "X-Filler: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n";
+    static const char line[] =
+        "X-Filler: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n";
     char size[32];
 
     switch ((int)reply->end) {
@@ -124,8 +125,10 @@ static void send_forever(int fd, const struct fake_reply *reply)
         break;
     case FAKE_DRIP: {
         struct pollfd gone = {.fd = fd, .events = POLLIN};
-        while (poll(&gone, 1, 20) == 0 && send_all(fd, "x", 1))
-            ;
+        const char *at = reply->body;
+        const char *end = at + reply->body_len;
+        while (poll(&gone, 1, 20) == 0 && at < end && send_all(fd, at, 1))
+            at++;
         break;
     }
     default:
@@ -164,8 +167,7 @@ static bool send_reply(int fd, const struct fake_request *request, const struct 
     if (reply->end != FAKE_WHOLE && body_len > reply->cut_after)
         body_len = reply->cut_after;
     if (forever && strcmp(request->method, "HEAD") != 0) {
-        if (reply->end == FAKE_ENDLESS || send_all(fd, reply->body, body_len))
-            send_forever(fd, reply);
+        send_forever(fd, reply);
         return false;
     }
     if (!send_all(fd, reply->body, body_len) || reply->end == FAKE_CLOSE)
