@@ -101,7 +101,13 @@ static void wrong_bytes(struct faults *f, const struct fake_request *request,
 
 static void too_long(struct faults *f, const struct fake_request *request, struct fake_reply *reply)
 {
+    static const char page[32768] = "{";
+
     answer_well(f, request, reply);
+    if (!is_blob(request)) {
+        reply->body = page;
+        reply->body_len = sizeof(page);
+    }
     reply->end = FAKE_ENDLESS;
 }
 
