@@ -21,7 +21,8 @@
 #endif
 
 static const struct command *const commands[] = {
-    &command_bake, &command_ls, &command_show, &command_run, &command_verify, &command_disk,
+    &command_bake,   &command_ls,   &command_show,  &command_run,
+    &command_verify, &command_disk, &command_image,
 };
 
 /* Set before the signal handlers are, never changed after: what they act on. */
