@@ -15,8 +15,10 @@
 #include "bake/vm.h"
 #include "base/cancel.h"
 #include "base/err.h"
+#include "base/io.h"
 #include "base/json.h"
 #include "blockdev/blockdev.h"
+#include "oci/oci.h"
 
 /* ---- Stages and events -------------------------------------------------------------------- */
 
@@ -109,6 +111,27 @@ struct image_options {
     bool offline;         /* make no request: images in files, and what the store has */
     const char *platform; /* "os/architecture[/variant]"; NULL: this machine's */
 };
+
+/* For looking at an image without making anything of it. */
+struct image_look {
+    struct image_options images;
+    const struct cancel *cancel;
+};
+
+/* What an image says of itself; README has the members. Only its documents are fetched. */
+int image_inspect(struct json **out, struct store *s, const char *reference,
+                  const struct image_look *look, struct err *e) MUST_USE;
+
+/* The merged tree as text (docs/formats/tree.md). Blobs of layers that the store lacks are pulled;
+ * what they become is not stored. ERR_BUSY when that is needed while a bake works in the store. */
+int image_tree(struct store *s, const char *reference, const struct image_look *look,
+               const struct sink *out, struct err *e) MUST_USE;
+
+/* Receives the differences of two trees, content included, in order; none: they are the same. As
+ * image_tree otherwise. */
+typedef int image_difference_sink(void *ctx, const struct oci_difference *d, struct err *e);
+int image_diff(struct store *s, const char *const references[2], const struct image_look *look,
+               image_difference_sink *sink, void *ctx, struct err *e) MUST_USE;
 
 /* ---- A run --------------------------------------------------------------------------------- */
 

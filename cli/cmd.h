@@ -56,6 +56,7 @@ extern const struct command command_run;
 extern const struct command command_verify;
 extern const struct command command_disk;
 extern const struct command command_store;
+extern const struct command command_image;
 
 /* Long options that every command takes; `option_global` handles them. */
 #define GLOBAL_LONG_OPTIONS                                                                        \

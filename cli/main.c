@@ -21,8 +21,8 @@
 #endif
 
 static const struct command *const commands[] = {
-    &command_bake,   &command_ls,   &command_show,  &command_run,
-    &command_verify, &command_disk, &command_store,
+    &command_bake,   &command_ls,    &command_show, &command_run,
+    &command_verify, &command_image, &command_disk, &command_store,
 };
 
 /* Set before the signal handlers are, never changed after: what they act on. */
