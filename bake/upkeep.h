@@ -88,8 +88,7 @@ struct fsck_problem {
 
 struct fsck_options {
     bool repair;
-    const char *docker_config; /* for images that are fetched again */
-    const char *const *plain_http_hosts;
+    struct image_options images; /* for those that are fetched again */
     const struct cancel *cancel;
 };
 
