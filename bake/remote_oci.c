@@ -328,7 +328,8 @@ static int push_bytes(struct oci_remote *o, const struct buf *bytes, struct dige
     struct oci_descriptor d = {.media_type = type, .digest = *digest, .size = bytes->len};
     int rc = source_from_memory(&from, bytes->data, bytes->len, e);
     if (rc == 0)
-        rc = registry_push_blob(o->registry, &o->ref, &d, &from, NULL, sent, e);
+        rc = registry_push_blob(o->registry, &o->ref, &(struct registry_upload){&d, &from, NULL},
+                                sent, e);
     atomic_fetch_add(&o->pushes, 1);
     return rc;
 }

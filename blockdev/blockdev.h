@@ -64,6 +64,7 @@ int store_put_chunk(struct store *s, const void *data, size_t len, struct digest
  * ERR_NOTFOUND, or ERR_DIGEST/ERR_CORRUPT naming the chunk. */
 int store_get_chunk(struct store *s, const struct digest *d, void *data, size_t *len,
                     struct err *e) MUST_USE;
+/* If so, it stays as long as this process has the store open (store_use). */
 bool store_has_chunk(struct store *s, const struct digest *d);
 /* From now on a chunk that is there is read and verified before it counts as there: what is put again
  * replaces what is damaged. */
@@ -81,6 +82,31 @@ int store_get_stored_chunk(struct store *s, const struct digest *d, struct buf *
                            struct err *e) MUST_USE;
 
 struct store_stats store_stats(const struct store *s);
+
+/* ---- What is in use ---------------------------------------------------------------------- */
+
+/*
+ * Garbage collection leaves alone what was used since the oldest living process opened the store
+ * (docs/decisions/0013-garbage-collection.md); the modification time of a file says when it was.
+ * Whoever relies on an object that is there already has to say so, before looking into it. Chunks
+ * that are put or looked for, maps, layers and records that are put or read are used thereby.
+ */
+
+/* Marks the file `path` (relative to the store) as used now. False: it is not there (or empty, or
+ * cannot be marked), so that it must be made. True: it stays as long as the store is open. */
+bool store_use(struct store *s, const char *path);
+/* Keeps what is being swept waiting until *lock is closed (file_close): for a file that is to appear
+ * together with the one that names it. Not to be held while the same thread sweeps. */
+int store_use_begin(int *lock, struct store *s, struct err *e) MUST_USE;
+
+/* For the sweeper: while *lock is open nobody marks anything as used. Short. */
+int store_sweep_begin(int *lock, struct store *s, struct err *e) MUST_USE;
+/* What was used at or after *ns (modification time, ns of the epoch) may be in use now; *ns is not
+ * later than the moment at which this process opened the store. */
+int store_used_since(struct store *s, int64_t *ns, struct err *e) MUST_USE;
+/* Reads a chunk's file and checks all of it: contents against the name, and every other stored byte.
+ * Changes nothing, asks no source. ERR_NOTFOUND, ERR_CORRUPT, ERR_DIGEST. */
+int store_audit_chunk(struct store *s, const struct digest *d, struct err *e) MUST_USE;
 
 /*
  * Where chunks come from that the store has not: a remote store. `fetch` appends the chunk's stored
@@ -164,6 +190,10 @@ int store_put_map(struct store *s, const struct block_map *m, struct digest *out
                   struct err *e) MUST_USE;
 int store_get_map(struct store *s, const struct digest *d, struct block_map **out,
                   struct err *e) MUST_USE;
+
+/* store_get_map without marking the map as used. */
+int store_peek_map(struct store *s, const struct digest *d, struct block_map **out,
+                   struct err *e) MUST_USE;
 
 /* ---- Layer regions ----------------------------------------------------------------------- */
 

@@ -192,7 +192,6 @@ int bake_arguments_parse(struct bake_arguments *a, const struct command *c,
                    ? err_hint(e, "the command comes first: tb2-bake %s ...", argv[optind])
                    : -ERR_INPUT;
     }
-    a->bake.images = a->images.options;
     a->bake.remote_url = remote_url(a->bake.remote_url);
     rc = check_selection(a, e);
     if (rc == 0)

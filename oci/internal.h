@@ -115,7 +115,9 @@ struct oci_tar;
 
 /* What libarchive cannot tell about the entry whose headers were handed out last. */
 struct oci_tar_facts {
-    uint64_t off; /* of its first header in the tar */
+    uint64_t off;  /* of its first header in the bytes handed out */
+    char type;     /* of its header */
+    uint64_t data; /* bytes that follow its headers, as the tar has them */
     bool has_mtime;
     int64_t mtime_seconds; /* rounded down */
     uint32_t mtime_nanoseconds;
@@ -165,6 +167,18 @@ int oci_text_escape(struct buf *out, const void *bytes, size_t len, struct err *
 /* The same for error texts: cut short with "..." when `text` is too small. Returns `text`. */
 enum { OCI_QUOTE_MAX = 512 };
 const char *oci_text_quote(const char *bytes, char text[OCI_QUOTE_MAX]);
+
+/* ---- Text of a tree (dump.c) --------------------------------------------------------------- */
+
+/* Bytes of the longest line: every byte of path and target escaped; of an attribute, whose name has
+ * at least one byte, the name escaped, the value in hex and " xattr=:". */
+#define OCI_LINE_MAX (8 * LIMIT_PATH + (4 + 8) * LIMIT_XATTRS + 4096)
+
+/* Appends the path of a node, escaped. */
+int oci_tree_path(const struct oci_tree *t, size_t index, struct buf *line, struct err *e) MUST_USE;
+/* Appends the line of a node, with its newline. */
+int oci_tree_line(const struct oci_tree *t, size_t index, struct buf *line, struct err *e) MUST_USE;
+const char *oci_type_name(enum oci_entry_type type);
 
 /* ---- The layer index (layer.c, index.c) ---------------------------------------------------- */
 

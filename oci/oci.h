@@ -289,8 +289,8 @@ struct oci_tree;
 /*
  * Applies the layers, bottom first, which must outlive the tree (it borrows their entries). The
  * rules are those of docs/formats/tree.md; errors name layer (counted from 1) and entry:
- * ERR_CORRUPT, ERR_LIMIT. ERR_CANCELLED; `cancel` may be NULL. A tree is read-only, so threads may share it, and the same layer may be
- * part of many trees at once.
+ * ERR_CORRUPT, ERR_LIMIT; ERR_CANCELLED (`cancel` may be NULL). A tree is read-only, so threads may
+ * share it, and the same layer may be part of many trees at once.
  */
 int oci_tree_merge(struct oci_tree **out, struct oci_layer *const *layers, size_t layer_count,
                    const struct cancel *cancel, struct err *e) MUST_USE;
@@ -303,5 +303,30 @@ struct oci_node oci_tree_node(const struct oci_tree *t, size_t index);
 /* One line a node, the canonical text form that tests and `image tree` use
  * (docs/formats/tree.md). */
 int oci_tree_dump(const struct oci_tree *t, const struct sink *out, struct err *e) MUST_USE;
+
+/* ---- Differences ------------------------------------------------------------------------- */
+
+enum oci_change { OCI_REMOVED, OCI_ADDED, OCI_CHANGED };
+
+/* A name that two trees do not agree on. */
+struct oci_difference {
+    enum oci_change change;
+    const char *path;   /* from the root, escaped as in the text form; borrowed, as the rest */
+    const char *fields; /* changed: which, parted by spaces ("mode size content"); else "" */
+    const char *line;   /* docs/formats/tree.md, "Differences"; ends with a newline */
+};
+
+struct oci_diff_ops {
+    /* Whether two files of the same size, not 0, hold the same bytes. */
+    int (*same_content)(void *ctx, const struct oci_node *a, const struct oci_node *b, bool *same,
+                        struct err *e);
+    /* Receives the differences in the order of the text form. */
+    int (*difference)(void *ctx, const struct oci_difference *d, struct err *e);
+    void *ctx;
+};
+
+/* Compares by names; directories that were replaced bring all below them. */
+int oci_tree_diff(const struct oci_tree *a, const struct oci_tree *b,
+                  const struct oci_diff_ops *ops, struct err *e) MUST_USE;
 
 #endif

@@ -27,6 +27,7 @@ struct oci_name {
     /* For the owner of the table. */
     uint32_t inode;
     uint32_t placed; /* when: numbers rise with each entry of each layer; 0 for implied ones */
+    uint32_t doomed; /* 0, or the number (from 1) of the last layer that takes this link away */
     uint32_t number; /* in the finished tree */
 };
 

@@ -202,6 +202,7 @@ static int blob_at(void *ctx, const struct stop *stop, struct err *e)
         if (e->class != ERR_DIGEST)
             return -(int)e->class;
         struct err saved = *e;
+        d->no_ranges = true; /* nor by the next: some say one range and send another */
         if (start_over(d, e) < 0)
             return -(int)e->class;
         if (refetches-- == 0) {

@@ -23,6 +23,7 @@ enum {
     DEFAULT_STALL_MS = 30000,
     MAX_REDIRECTS = 5,
     POLL_MS = 1000,
+    GIVEN_UP_MS = 100,
     BUFFER_BYTES = 256 << 10,
     KEPT_CONNECTIONS = 4,
     HEADER_MAX = 256 << 10
@@ -410,7 +411,8 @@ static int drive(struct http *h, struct worker *w, struct transfer *t, int64_t d
         int64_t until = deadline_ms < t->answer_deadline_ms || t->window_ms != 0
                             ? deadline_ms - clock_ms()
                             : t->answer_deadline_ms - clock_ms();
-        wait = wait > POLL_MS ? POLL_MS : wait;
+        int64_t most = t->request->given_up ? GIVEN_UP_MS : POLL_MS;
+        wait = wait > most ? most : wait;
         wait = wait > until ? until : wait;
         if (curl_multi_poll(w->multi, &stop, stop_count, wait > 0 ? (int)wait : 0, NULL) !=
             CURLM_OK)

@@ -115,7 +115,7 @@ struct http_request {
     bool no_redirects;
     int64_t total_timeout_ms;  /* ERR_TIMEOUT after this long; 0: no such limit */
     int64_t answer_timeout_ms; /* ERR_TIMEOUT when no answer has begun by then; 0: no such limit */
-    const atomic_bool *given_up; /* ERR_CANCELLED within a second of its being set; may be NULL */
+    const atomic_bool *given_up; /* ERR_CANCELLED soon after it is set; may be NULL */
 };
 
 /*
@@ -259,7 +259,8 @@ struct credential_options {
 };
 
 /*
- * The login for a repository from docker's config.json, which is read anew each time: a helper
+ * The login for a repository from the first file that has one (registry_options.config_path), read
+ * anew each time: a helper
  * listed for the host, the credential store, an inline entry (config.json of the Docker CLI; the
  * helper protocol of docker-credential-helpers). *found is false when there is none. A helper
  * that fails is logged and passed over. ERR_INPUT when the file is malformed.

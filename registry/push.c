@@ -180,11 +180,11 @@ static int upload_once(struct upload *u, const char *mount_from, bool *mounted, 
 }
 
 int registry_push_blob(struct registry *r, const struct oci_ref *ref,
-                       const struct oci_descriptor *d, const struct source *from,
-                       const char *mount_from, bool *sent, struct err *e)
+                       const struct registry_upload *upload, bool *sent, struct err *e)
 {
     struct retry retry = registry_retry(r);
-    struct upload u = {.registry = r, .ref = ref, .blob = d, .from = from};
+    const struct oci_descriptor *d = upload->blob;
+    struct upload u = {.registry = r, .ref = ref, .blob = d, .from = upload->from};
     char text[DIGEST_TEXT_MAX];
     bool there = false;
     bool mounted = false;
@@ -194,7 +194,7 @@ int registry_push_blob(struct registry *r, const struct oci_ref *ref,
     int rc = registry_has_blob(r, ref, &d->digest, &there, e);
     if (rc < 0 || there)
         return rc < 0 ? err_in(e, "blob %s", digest_print(&d->digest, text)) : 0;
-    while ((rc = upload_once(&u, mount_from, &mounted, e)) < 0) {
+    while ((rc = upload_once(&u, upload->mount_from, &mounted, e)) < 0) {
         if (!retry_again(&retry, e))
             break;
         r->counters.retries++;

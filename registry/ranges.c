@@ -317,12 +317,14 @@ static int piece_once(struct crew *c, uint32_t index, struct err *e)
     http_response_init(&response);
     d->registry->counters.blob_gets++;
     int rc = stop_exchange(d->registry, c->stop, d->path, &request, &response, e);
-    if (p.at > p.noted) {
-        struct err other = ERR_INIT;
-        if (note_done(&p, &other) < 0 && rc == 0) {
-            *e = other;
-            rc = -(int)e->class;
-        }
+    struct err other = ERR_INIT;
+    if (p.at > p.noted && note_done(&p, &other) < 0) {
+        *e = other;
+        return -(int)e->class;
+    }
+    if (p.at == p.end) { /* whatever came behind it */
+        err_clear(e);
+        return 0;
     }
     if (rc < 0)
         return rc;
@@ -331,11 +333,9 @@ static int piece_once(struct crew *c, uint32_t index, struct err *e)
         c->refused = true;
         unlock(c);
     }
-    return p.at == p.end
-               ? 0
-               : err_set(e, ERR_NET, "registry %s: the answer ended after %llu of %llu bytes",
-                         c->stop->ref->host, (unsigned long long)(p.at - p.first),
-                         (unsigned long long)(p.end - p.first));
+    return err_set(e, ERR_NET, "registry %s: the answer ended after %llu of %llu bytes",
+                   c->stop->ref->host, (unsigned long long)(p.at - p.first),
+                   (unsigned long long)(p.end - p.first));
 }
 
 static bool was_refused(struct crew *c)

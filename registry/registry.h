@@ -137,14 +137,20 @@ int registry_blob(struct registry *r, const struct oci_ref *ref, const struct oc
 int registry_has_blob(struct registry *r, const struct oci_ref *ref, const struct digest *d,
                       bool *found, struct err *e) MUST_USE;
 
+/* A blob on its way; borrowed for the call. */
+struct registry_upload {
+    const struct oci_descriptor *blob;
+    const struct source *from;
+    const char *mount_from; /* a repository of the same registry that may have it; NULL: none */
+};
+
 /*
- * Sends a blob unless the repository has it: mounted from the repository `mount_from` of the same
- * registry (NULL: none) where that works, in one request, or in pieces when it is big. The registry
- * checks the digest. *sent (may be NULL) says whether bytes went over.
+ * Sends a blob unless the repository has it: mounted from another one where that works, in one
+ * request, or in pieces when it is big. The registry checks the digest. *sent (may be NULL) says
+ * whether bytes went over.
  */
 int registry_push_blob(struct registry *r, const struct oci_ref *ref,
-                       const struct oci_descriptor *d, const struct source *from,
-                       const char *mount_from, bool *sent, struct err *e) MUST_USE;
+                       const struct registry_upload *upload, bool *sent, struct err *e) MUST_USE;
 
 /* Puts a manifest or index under the ref's tag; what it names must be there. */
 int registry_push_manifest(struct registry *r, const struct oci_ref *ref, const char *media_type,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Tars: headers, PAX records, sparse maps, names, and the tree that they make. The first byte says
- * in which portions the bytes come; however they come, the layer must be the same.
+ * in which portions the bytes come; however they come, the layer must be the same, which every fourth
+ * kind of portion is asked to show.
  *
  * The stream below stands in for oci/decompress.c: no compression, no digests, no buffers, which is
  * some ten times as many inputs a second as the target `layer` tries.
@@ -118,7 +119,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         check_index(layer, &bytes);
         check_tree(layer);
     }
-    if (most == 0)
+    if (most % 4 != 1)
         return 0;
     struct err other = ERR_INIT;
     AUTO_OCI_LAYER struct oci_layer *whole = NULL;
