@@ -107,7 +107,13 @@ struct image_look {
     const struct cancel *cancel;
 };
 
-/* What an image says of itself; README has the members. Only its documents are fetched. */
+/*
+ * What an image says of itself; only its documents are fetched. *out, for json_free, has: reference
+ * (in full), digest, config_digest, os, architecture, size (bytes of all layers as they are pulled),
+ * layers (bottom first: digest, media_type, size, diff_id, ingested, and of the step that made it
+ * created_by and comment), and as the config has them, if it has: variant, created, author, config,
+ * history.
+ */
 int image_inspect(struct json **out, struct store *s, const char *reference,
                   const struct image_look *look, struct err *e) MUST_USE;
 
