@@ -91,11 +91,22 @@ typedef void bake_event_sink(void *ctx, const struct bake_event *event);
  * short. */
 struct json *bake_event_json(const struct bake_event *event);
 
+/* ---- Registries ---------------------------------------------------------------------------- */
+
+struct registry_network; /* registry/registry.h, which has the fini too */
+
+/* Reads registries.yaml (docs/registries.md). ERR_INPUT with file, line and column. */
+int registries_load(struct registry_network *out, const char *path, struct err *e) MUST_USE;
+/* The same from text. */
+int registries_parse(struct registry_network *out, const char *path, const void *text, size_t len,
+                     struct err *e) MUST_USE;
+
 /* ---- Images -------------------------------------------------------------------------------- */
 
 /* Where images may come from; all zero is fine. Pointers are borrowed as long as the options are. */
 struct image_options {
     const char *docker_config; /* see registry_options.config_path */
+    const struct registry_network *network; /* NULL: nothing known */
     const char *const *plain_http_hosts;
     bool offline;         /* make no request: images in files, and what the store has */
     const char *platform; /* "os/architecture[/variant]"; NULL: this machine's */
@@ -152,6 +163,9 @@ struct bake_report {
     size_t count;
     int64_t wall_ms;
     uint64_t manifest_heads, manifest_gets, blob_gets, blob_bytes;
+    uint64_t mirrored, rate_waits; /* as in registry_stats, as the rest */
+    bool has_quota;
+    uint64_t quota_remaining, quota_limit;
     size_t vm_tasks; /* tasks that started VMs */
     struct store_stats store;
     char *journal; /* path of the run's journal, relative to the store */

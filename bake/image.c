@@ -23,8 +23,10 @@ int image_room_open(struct image_room *r, struct store *s, const struct image_op
     image_archives_init(&r->archives);
     if (o->platform && oci_platform_parse(&r->platform, r->platform_text, o->platform, e) < 0)
         return err_in(e, "--platform");
-    struct registry_options registry = {
-        .plain_http_hosts = o->plain_http_hosts, .config_path = o->docker_config, .cancel = c};
+    struct registry_options registry = {.network = o->network,
+                                        .plain_http_hosts = o->plain_http_hosts,
+                                        .config_path = o->docker_config,
+                                        .cancel = c};
     int rc = o->offline ? 0 : registry_new(&r->registry, &registry, e);
     return rc < 0 ? rc : once_new(&r->once, e);
 }

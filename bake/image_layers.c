@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -35,6 +36,18 @@ int image_drop_damaged(struct image *i, struct image_room *r, struct err *e)
     return 0;
 }
 
+/* An old one is taken up again, empty ones too: from here on it is in use. */
+static int open_partial(int *fd, struct store *s, const char *path, struct err *e)
+{
+    AUTO_FD int lock = -1;
+    int rc = store_use_begin(&lock, s, e);
+    if (rc == 0)
+        rc = file_open(fd, store_dir(s), path, O_RDWR | O_CREAT, 0666, e);
+    if (rc == 0 && futimens(*fd, NULL) < 0)
+        rc = err_sys(e, "%s", path);
+    return rc;
+}
+
 /* Downloads into blobs/partial-…, which survives a kill and is continued by the next try, then
  * renames. Only one thread of one process gets here for a blob: the run lock and `once` see to
  * it. */
@@ -46,14 +59,14 @@ static int download(struct image *i, struct image_room *r, const struct oci_desc
     image_blob_path(partial, "blobs/partial", &d->digest);
     image_blob_path(final, "blobs", &d->digest);
     int dir = store_dir(r->store);
-    if (file_exists(dir, final))
+    if (store_use(r->store, final))
         return 0;
     if (r->offline)
         return image_missing_offline(e, "the blob");
     AUTO_FD int fd = -1;
     int rc = file_make_dirs(dir, "blobs/partial", e);
     if (rc == 0)
-        rc = file_open(&fd, dir, partial, O_RDWR | O_CREAT, 0666, e);
+        rc = open_partial(&fd, r->store, partial, e);
     if (rc == 0)
         rc = registry_blob(r->registry, &i->ref, d, fd, progress, e);
     if (rc < 0)

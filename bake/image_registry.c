@@ -32,6 +32,7 @@ static int read_stored(struct store *s, const struct digest *d, struct buf *out,
 {
     char path[BLOB_PATH_MAX];
     image_blob_path(path, "blobs", d);
+    store_use(s, path); /* reading says whether it is there */
     int rc = file_read(store_dir(s), path, out, e);
     if (rc < 0)
         return rc;

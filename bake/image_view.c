@@ -207,14 +207,14 @@ static int view_layers(struct view *v, struct image_room *r, bool with_content, 
     return 0;
 }
 
-static int view_merge(struct view *v, struct err *e)
+static int view_merge(struct view *v, const struct cancel *c, struct err *e)
 {
     AUTO_FREE struct oci_layer **layers = mem_array(v->count, sizeof(struct oci_layer *));
     if (!layers)
         return err_nomem(e, "layers");
     for (size_t n = 0; n < v->count; n++)
         layers[n] = v->layers[n].layer;
-    return oci_tree_merge(&v->tree, layers, v->count, e);
+    return oci_tree_merge(&v->tree, layers, v->count, c, e);
 }
 
 /* For view_fini, whatever the result. */
@@ -228,7 +228,7 @@ static int view_open(struct view *v, struct image_room *r, const char *reference
         return rc;
     rc = view_layers(v, r, with_content, e);
     if (rc == 0)
-        rc = view_merge(v, e);
+        rc = view_merge(v, r->cancel, e);
     return rc < 0 ? err_in(e, "image %s", reference) : 0;
 }
 

@@ -235,6 +235,8 @@ int layer_ingest(struct store *s, const struct layer_blob *blob, size_t workers,
                  const struct cancel *c, struct err *e) MUST_USE;
 int layer_load(struct store *s, const struct digest *diff_id, struct oci_layer **layer,
                struct block_map **region, struct err *e) MUST_USE;
+/* Checks the file of a layer, without marking it as used; *region is its region's map. */
+int layer_inspect(struct store *s, const char *path, struct digest *region, struct err *e) MUST_USE;
 
 /* ---- Templates ------------------------------------------------------------------------------- */
 
@@ -252,6 +254,9 @@ int template_find_key(struct store *s, const struct digest *key, bool *found, st
                       struct err *e) MUST_USE;
 int template_load_record(struct template **out, struct store *s, const struct digest *record,
                          struct err *e) MUST_USE;
+/* The same without marking the record as used. */
+int template_peek(struct template **out, struct store *s, const struct digest *record,
+                  struct err *e) MUST_USE;
 /* Tasks that have all in common but their names share a record: the catalog says which is meant. */
 int template_rename(struct template *t, const char *alias, const char *task,
                     struct err *e) MUST_USE;
@@ -264,6 +269,9 @@ int template_put(struct store *s, const struct digest *key, const struct json *d
 /* Points the alias to the record. */
 int catalog_put(struct store *s, const char *alias, const char *task, const struct digest *key,
                 const struct digest *record, struct err *e) MUST_USE;
+
+/* Adds the member `check` to a catalog entry: the digest of its canonical text without it. */
+int catalog_seal(struct json *entry, struct err *e) MUST_USE;
 
 /* A digest as a JSON string; NULL when memory is short. */
 struct json *json_digest(const struct digest *d);

@@ -235,6 +235,11 @@ static void fill_report(struct bake_report *out, struct run *run, int64_t start_
     out->manifest_gets = stats.manifest_gets;
     out->blob_gets = stats.blob_gets;
     out->blob_bytes = stats.blob_bytes;
+    out->mirrored = stats.mirrored;
+    out->rate_waits = stats.rate_waits;
+    out->has_quota = stats.has_quota;
+    out->quota_remaining = stats.quota_remaining;
+    out->quota_limit = stats.quota_limit;
     out->vm_tasks = run->gate.entered;
     out->store = store_stats(run->store);
 }

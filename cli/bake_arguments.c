@@ -181,7 +181,6 @@ int bake_arguments_parse(struct bake_arguments *a, const struct command *c,
                    ? err_hint(e, "the command comes first: tb2-bake %s ...", argv[optind])
                    : -ERR_INPUT;
     }
-    a->bake.images = a->images.options;
     rc = check_selection(a, e);
     if (rc == 0)
         rc = find_recipe(a, e);

@@ -63,8 +63,8 @@ static int parse(struct arguments *a, struct global_options *g, int argc, char *
 }
 
 /* A template's disk when there is such a template, else the image's. */
-static int find_disk(struct digest *out, struct store *s, const struct arguments *a,
-                     const struct cancel *c, struct err *e)
+static int find_disk(struct digest *out, struct store *s, struct arguments *a,
+                     const struct global_options *g, struct err *e)
 {
     AUTO_TEMPLATE struct template *t = NULL;
     int rc = template_load(&t, s, a->what, e);
@@ -72,8 +72,11 @@ static int find_disk(struct digest *out, struct store *s, const struct arguments
         *out = a->base ? t->base_disk : t->disk;
     if (rc != -ERR_NOTFOUND || !strpbrk(a->what, "/:"))
         return rc;
+    rc = image_arguments_open(&a->images, g, e);
+    if (rc < 0)
+        return rc;
     struct disk_options options = {
-        .free_size = DEFAULT_FREE_SIZE, .images = a->images.options, .cancel = c};
+        .free_size = DEFAULT_FREE_SIZE, .images = a->images.options, .cancel = g->cancel};
     return disk_assemble(out, s, a->what, &options, e);
 }
 
@@ -84,7 +87,7 @@ static int export(struct arguments *a, const struct global_options *g)
     struct digest map;
     int rc = open_store(&s, g, &e);
     if (rc == 0)
-        rc = find_disk(&map, s, a, g->cancel, &e);
+        rc = find_disk(&map, s, a, g, &e);
     if (rc == 0)
         rc = disk_export(s, &map, a->raw, g->cancel, &e);
     if (rc < 0)

@@ -270,12 +270,14 @@ static int diff(const struct arguments *a, const struct image_look *look,
 
 /* ---- The command ---- */
 
-static int look_at(const struct arguments *a, const struct global_options *g)
+static int look_at(struct arguments *a, const struct global_options *g)
 {
     struct err e = ERR_INIT;
     AUTO_STORE struct store *s = NULL;
+    int rc = image_arguments_open(&a->images, g, &e);
     const struct image_look look = {.images = a->images.options, .cancel = g->cancel};
-    int rc = open_store(&s, g, &e);
+    if (rc == 0)
+        rc = open_store(&s, g, &e);
     if (rc == 0 && strcmp(a->word, "inspect") == 0)
         rc = inspect(a, &look, g, s, &e);
     else if (rc == 0 && strcmp(a->word, "tree") == 0)

@@ -9,6 +9,13 @@
 void image_arguments_fini(struct image_arguments *a)
 {
     free(a->plain_http_hosts.items);
+    registry_network_fini(&a->network);
+}
+
+int image_arguments_open(struct image_arguments *a, const struct global_options *g, struct err *e)
+{
+    a->options.network = &a->network;
+    return open_network(&a->network, g, e);
 }
 
 static int add_text(struct text_list *list, const char *text, struct err *e)

@@ -17,7 +17,11 @@ struct text_list {
 struct image_arguments {
     struct image_options options; /* points into the rest */
     struct text_list plain_http_hosts;
+    struct registry_network network;
 };
+/* After the options have been read: what --registries and --ca name. */
+int image_arguments_open(struct image_arguments *a, const struct global_options *g,
+                         struct err *e) MUST_USE;
 void image_arguments_fini(struct image_arguments *a);
 
 int take_plain_http(void *image_arguments, const char *value, struct err *e) MUST_USE;

@@ -115,7 +115,9 @@ struct oci_tar;
 
 /* What libarchive cannot tell about the entry whose headers were handed out last. */
 struct oci_tar_facts {
-    uint64_t off; /* of its first header in the tar */
+    uint64_t off;  /* of its first header in the bytes handed out */
+    char type;     /* of its header */
+    uint64_t data; /* bytes that follow its headers, as the tar has them */
     bool has_mtime;
     int64_t mtime_seconds; /* rounded down */
     uint32_t mtime_nanoseconds;

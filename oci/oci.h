@@ -289,11 +289,11 @@ struct oci_tree;
 /*
  * Applies the layers, bottom first, which must outlive the tree (it borrows their entries). The
  * rules are those of docs/formats/tree.md; errors name layer (counted from 1) and entry:
- * ERR_CORRUPT, ERR_LIMIT. A tree is read-only, so threads may share it, and the same layer may be
- * part of many trees at once.
+ * ERR_CORRUPT, ERR_LIMIT; ERR_CANCELLED (`cancel` may be NULL). A tree is read-only, so threads may
+ * share it, and the same layer may be part of many trees at once.
  */
 int oci_tree_merge(struct oci_tree **out, struct oci_layer *const *layers, size_t layer_count,
-                   struct err *e) MUST_USE;
+                   const struct cancel *cancel, struct err *e) MUST_USE;
 void oci_tree_free(struct oci_tree *t);
 DEFINE_AUTO(oci_tree, oci_tree_free)
 #define AUTO_OCI_TREE CLEANUP(oci_tree_free_auto_)
