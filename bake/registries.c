@@ -209,6 +209,11 @@ static int all_wait(void *into, const char *path, const struct node *n, struct e
     return read_time(&((struct registry_network *)into)->retry_wait_ms, path, "retry_wait", n, e);
 }
 
+static int all_rate(void *into, const char *path, const struct node *n, struct err *e)
+{
+    return read_time(&((struct registry_network *)into)->rate_wait_ms, path, "rate_wait", n, e);
+}
+
 static int all_tries(void *into, const char *path, const struct node *n, struct err *e)
 {
     return read_count(&((struct registry_network *)into)->tries, path, "tries", n, 100, e);
@@ -223,10 +228,14 @@ static int all_cap(void *into, const char *path, const struct node *n, struct er
 int registries_parse(struct registry_network *out, const char *path, const void *text, size_t len,
                      struct err *e)
 {
-    static const struct known_key keys[] = {
-        {"registries", all_registries},  {"ca", all_ca},       {"connect_timeout", all_connect},
-        {"stall_timeout", all_stall},    {"tries", all_tries}, {"retry_wait", all_wait},
-        {"requests_per_minute", all_cap}};
+    static const struct known_key keys[] = {{"registries", all_registries},
+                                            {"ca", all_ca},
+                                            {"connect_timeout", all_connect},
+                                            {"stall_timeout", all_stall},
+                                            {"tries", all_tries},
+                                            {"retry_wait", all_wait},
+                                            {"rate_wait", all_rate},
+                                            {"requests_per_minute", all_cap}};
     AUTO_NODE struct node *document = NULL;
 
     *out = (struct registry_network){0};

@@ -344,6 +344,47 @@ static void test_logins_stay(void **state UNUSED)
     pair_stop(&p);
 }
 
+/* A registry that answers 401 and does not say what it wants gets the login as Basic. */
+static void bare_handler(void *ctx, const struct fake_request *request, struct fake_reply *reply)
+{
+    struct pair *p = ctx;
+    char value[256];
+
+    if (fake_header(request, "Authorization", value, sizeof(value)) &&
+        strcmp(value, "Basic bWU6cHc=") == 0)
+        answer(p, request, reply);
+    else
+        reply_text(reply, 401, "");
+}
+
+static void test_bare_401(void **state UNUSED)
+{
+    struct pair p;
+    struct err e = ERR_INIT;
+    char path[] = "/tmp/tb2-mirror-XXXXXX";
+    int fd = mkstemp(path);
+
+    assert_true(fd >= 0);
+    pair_start(&p);
+    struct fake_http *bare = fake_http_start(bare_handler, &p);
+    AUTO_FREE char *name = mem_printf("127.0.0.1:%u/team/app:v1", fake_http_port(bare));
+    AUTO_FREE char *text =
+        mem_printf("{\"auths\":{\"127.0.0.1:%u\":{\"auth\":\"bWU6cHc=\"}}}", fake_http_port(bare));
+    struct registry_host rule = {.name = p.origin_host};
+    assert_int_equal(file_write_full(fd, text, strlen(text), &e), 0);
+    close(fd);
+    oci_ref_fini(&p.ref);
+    assert_int_equal(oci_ref_parse(&p.ref, name, &e), 0);
+    pair_client(&p, &rule, path);
+    assert_int_equal(pull(&p, &e), 0);
+    world_check_file(&p.world);
+    pair_client(&p, &rule, NULL);
+    assert_int_equal(pull(&p, &e), -ERR_DENIED);
+    unlink(path);
+    fake_http_stop(bare);
+    pair_stop(&p);
+}
+
 /* Each mirror has its own time: one that does not answer costs that, not the usual 30 s. */
 static void test_mirror_time(void **state UNUSED)
 {
@@ -428,6 +469,7 @@ int main(void)
         cmocka_unit_test(test_set_aside),
         cmocka_unit_test(test_message),
         cmocka_unit_test(test_logins_stay),
+        cmocka_unit_test(test_bare_401),
         cmocka_unit_test(test_mirror_time),
         cmocka_unit_test(test_quota),
         cmocka_unit_test(test_spacing),
