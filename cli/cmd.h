@@ -35,10 +35,16 @@ struct global_options {
     struct cancel *cancel;
 };
 
+struct option_row;
+
 struct command {
     const char *name;
     const char *arguments; /* for the usage line */
     const char *summary;
+    /* Table of its own options (cli/options.h), up to a row of zeros; NULL: it reads its options
+     * itself, and `summary` has their help. */
+    const struct option_row *options;
+    const char *notes; /* what --help says after the table; NULL: nothing */
     /* argv[0] is the command's name. Returns the exit status. */
     int (*run)(struct global_options *g, int argc, char **argv);
 };
@@ -49,6 +55,8 @@ extern const struct command command_show;
 extern const struct command command_run;
 extern const struct command command_verify;
 extern const struct command command_disk;
+extern const struct command command_store;
+extern const struct command command_image;
 
 /* Long options that every command takes; `option_global` handles them. */
 #define GLOBAL_LONG_OPTIONS                                                                        \
@@ -82,7 +90,6 @@ int open_existing_store(struct store **out, const struct global_options *g, stru
  * registry_network_fini. */
 int open_network(struct registry_network *out, const struct global_options *g,
                  struct err *e) MUST_USE;
-#define AUTO_NETWORK CLEANUP(registry_network_fini)
 
 /* True if `name` is a command's. */
 bool is_command(const char *name);

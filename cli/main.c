@@ -14,13 +14,15 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/cmd.h"
+#include "cli/options.h"
 
 #ifndef TB2_VERSION
 #define TB2_VERSION "unknown"
 #endif
 
 static const struct command *const commands[] = {
-    &command_bake, &command_ls, &command_show, &command_run, &command_verify, &command_disk,
+    &command_bake,   &command_ls,    &command_show, &command_run,
+    &command_verify, &command_image, &command_disk, &command_store,
 };
 
 /* Set before the signal handlers are, never changed after: what they act on. */
@@ -142,6 +144,12 @@ static int help(const struct command *c)
 {
     print_usage(stdout, c);
     printf("\n%s\n", c->summary);
+    if (c->options) {
+        putchar('\n');
+        options_print(c->options);
+    }
+    if (c->notes)
+        printf("\n%s\n", c->notes);
     fputs("\nFor all commands:\n"
           "  --store DIR    chunks, disks, templates, catalog (default: $TB2_BAKE_STORE or\n"
           "                 ~/.local/share/tb2-bake)\n"

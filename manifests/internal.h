@@ -7,6 +7,7 @@
 #define TB2_MANIFESTS_INTERNAL_H
 
 #include "base/buf.h"
+#include "base/hash.h"
 #include "base/text.h"
 #include "manifests/manifest.h"
 
@@ -95,6 +96,7 @@ struct toml {
     size_t items_capacity, keys_capacity;
     uint32_t *index; /* open addressing: position + 1, 0 = free; NULL while small */
     size_t index_capacity;
+    struct hash_key index_key; /* drawn with the first index */
 };
 
 struct toml_key {
