@@ -3,16 +3,15 @@
  * Where registries are, as people write it: registries.yaml, our own form (docs/registries.md). Keys
  * are known or refused: a misspelt "mirors" would send every pull to the registry.
  */
-#include "bake/bake.h"
+#include "bake/registries.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "manifests/manifest.h"
-#include "registry/registry.h"
 
 /* One key of a mapping: what to do with its value. */
 struct known_key {
@@ -225,8 +224,17 @@ static int all_cap(void *into, const char *path, const struct node *n, struct er
                       "requests_per_minute", n, 60000, e);
 }
 
-int registries_parse(struct registry_network *out, const char *path, const void *text, size_t len,
-                     struct err *e)
+static int parse_conf(struct registry_network *out, const char *path, const void *text, size_t len,
+                      struct err *e)
+{
+    AUTO_TOML struct toml *document = NULL;
+    int rc = toml_parse(&document, text, len, path, e);
+
+    return rc < 0 ? rc : registries_read_conf(out, path, document, e);
+}
+
+static int parse_yaml(struct registry_network *out, const char *path, const void *text, size_t len,
+                      struct err *e)
 {
     static const struct known_key keys[] = {{"registries", all_registries},
                                             {"ca", all_ca},
@@ -238,19 +246,44 @@ int registries_parse(struct registry_network *out, const char *path, const void 
                                             {"requests_per_minute", all_cap}};
     AUTO_NODE struct node *document = NULL;
 
-    *out = (struct registry_network){0};
     int rc = node_parse(&document, text, len, path, e);
     if (rc == 0)
         rc = read_mapping(out, path, "registries.yaml", document, keys, ARRAY_LEN(keys), e);
+    return rc;
+}
+
+int registries_parse(struct registry_network *out, const char *path, const void *text, size_t len,
+                     struct err *e)
+{
+    size_t path_len = strlen(path);
+    bool conf =
+        path_len > strlen(".conf") && strcmp(path + path_len - strlen(".conf"), ".conf") == 0;
+
+    *out = (struct registry_network){0};
+    int rc = conf ? parse_conf(out, path, text, len, e) : parse_yaml(out, path, text, len, e);
     if (rc < 0)
         registry_network_fini(out);
     return rc;
 }
 
+static int load_directory(struct registry_network *out, const char *path, struct err *e)
+{
+    *out = (struct registry_network){0};
+    int rc = registries_read_directory(out, path, e);
+    if (rc < 0) {
+        registry_network_fini(out);
+        return err_in(e, "registries");
+    }
+    return 0;
+}
+
 int registries_load(struct registry_network *out, const char *path, struct err *e)
 {
     AUTO_BUF struct buf text;
+    struct stat status;
 
+    if (stat(path, &status) == 0 && S_ISDIR(status.st_mode))
+        return load_directory(out, path, e);
     buf_init(&text, LIMIT_REGISTRIES);
     int rc = file_read(AT_FDCWD, path, &text, e);
     if (rc < 0) {

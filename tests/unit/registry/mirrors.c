@@ -270,6 +270,43 @@ static void test_mirrors_only(void **state UNUSED)
     pair_stop(&p);
 }
 
+/* Mirrors that cannot even be spoken to. */
+static void test_unreachable(void **state UNUSED)
+{
+    static const struct {
+        const char *url; /* %s is the mirror's host, which speaks plain HTTP */
+        const char *words;
+    } rows[] = {
+        {"https://%s", "no TLS connection"},
+        {"http://127.0.0.1:1", "connection refused"},
+        /* a label of 64 letters is refused by the resolver itself */
+        {"https://aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.invalid",
+         "does not resolve"},
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct pair p;
+        struct err e = ERR_INIT;
+
+        pair_start(&p);
+        AUTO_FREE char *url = strcmp(rows[i].url, "https://%s") == 0
+                                  ? mem_printf("https://%s", p.world.host)
+                                  : mem_strdup(rows[i].url);
+        struct registry_mirror mirror = {.url = url};
+        struct registry_host rule = {.name = p.origin_host, .mirrors = &mirror, .mirror_count = 1};
+        pair_client(&p, &rule, NULL);
+        if (pull(&p, &e) < 0)
+            fail_msg("row %zu: %s", i, e.text);
+        world_check_file(&p.world);
+        fake_http_stop(p.origin);
+        p.origin = NULL;
+        assert_int_equal(pull(&p, &e), -ERR_NET);
+        if (!strstr(e.text, rows[i].words))
+            fail_msg("row %zu: %s", i, e.text);
+        pair_stop(&p);
+    }
+}
+
 /* After three failures in a row it is left alone. */
 static void test_set_aside(void **state UNUSED)
 {
@@ -466,6 +503,7 @@ int main(void)
         cmocka_unit_test(test_mirror_serves_all),
         cmocka_unit_test(test_digests_only),
         cmocka_unit_test(test_mirrors_only),
+        cmocka_unit_test(test_unreachable),
         cmocka_unit_test(test_set_aside),
         cmocka_unit_test(test_message),
         cmocka_unit_test(test_logins_stay),
