@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "bake/bake.h"
 #include "base/cancel.h"
 #include "base/err.h"
 #include "blockdev/blockdev.h"

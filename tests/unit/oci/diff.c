@@ -81,7 +81,7 @@ static void differences(void **state UNUSED)
             const char *text = k == 0 ? cases[i].a : cases[i].b;
             int rc = test_layer_read_text(&c.layers[k], text, &e);
             if (rc == 0)
-                rc = oci_tree_merge(&trees[k], &c.layers[k].layer, 1, &e);
+                rc = oci_tree_merge(&trees[k], &c.layers[k].layer, 1, NULL, &e);
             if (rc < 0)
                 fail_msg("%s: %s", cases[i].name, e.text);
         }
