@@ -13,15 +13,15 @@
 #include "base/file.h"
 #include "base/mem.h"
 
-/* One key of a mapping: what to do with its value. */
+/* One key of a mapping: what to do with its value. The list ends with a name of NULL. */
 struct known_key {
     const char *name;
     int (*read)(void *into, const char *path, const struct node *value, struct err *e);
 };
 
 /* Carries out each key's read. */
-static int read_mapping(void *into, const char *path, const char *what, const struct node *n,
-                        const struct known_key *keys, size_t count, struct err *e)
+static int read_mapping(void *into, const char *path, const struct node *n, const char *what,
+                        const struct known_key *keys, struct err *e)
 {
     if (n->kind != NODE_MAPPING)
         return node_fail(path, n, e, "%s must be a mapping", what);
@@ -29,9 +29,9 @@ static int read_mapping(void *into, const char *path, const char *what, const st
         const struct node *key = n->items[i];
         size_t k = 0;
 
-        while (k < count && strcmp(keys[k].name, key->text) != 0)
+        while (keys[k].name && strcmp(keys[k].name, key->text) != 0)
             k++;
-        if (k == count)
+        if (!keys[k].name)
             return node_fail(path, key, e, "%s has no key '%.60s'", what, key->text);
         int rc = keys[k].read(into, path, n->items[i + 1], e);
         if (rc < 0)
@@ -103,11 +103,12 @@ static int read_mirror(struct registry_mirror *m, const char *path, const struct
     static const struct known_key keys[] = {{"url", mirror_url},
                                             {"ca", mirror_ca},
                                             {"timeout", mirror_timeout},
-                                            {"digests_only", mirror_digests}};
+                                            {"digests_only", mirror_digests},
+                                            {NULL, NULL}};
 
     if (n->kind == NODE_SCALAR)
         return mirror_url(m, path, n, e);
-    int rc = read_mapping(m, path, "a mirror", n, keys, ARRAY_LEN(keys), e);
+    int rc = read_mapping(m, path, n, "a mirror", keys, e);
     if (rc == 0 && !m->url)
         return node_fail(path, n, e, "the mirror has no url");
     return rc;
@@ -157,14 +158,15 @@ static int read_host(struct registry_host *host, const char *path, const struct 
     static const struct known_key keys[] = {{"mirrors", host_mirrors},
                                             {"origin", host_origin},
                                             {"plain_http", host_plain},
-                                            {"ca", host_ca}};
+                                            {"ca", host_ca},
+                                            {NULL, NULL}};
 
     if (key->len == 0 || strstr(key->text, "://"))
         return node_fail(path, key, e, "a registry is named as in images: docker.io, HOST:PORT");
     host->name = mem_strdup(key->text);
     if (!host->name)
         return err_nomem(e, path);
-    return read_mapping(host, path, "a registry", n, keys, ARRAY_LEN(keys), e);
+    return read_mapping(host, path, n, "a registry", keys, e);
 }
 
 /* ---- The document ---- */
@@ -243,12 +245,13 @@ static int parse_yaml(struct registry_network *out, const char *path, const void
                                             {"tries", all_tries},
                                             {"retry_wait", all_wait},
                                             {"rate_wait", all_rate},
-                                            {"requests_per_minute", all_cap}};
+                                            {"requests_per_minute", all_cap},
+                                            {NULL, NULL}};
     AUTO_NODE struct node *document = NULL;
 
     int rc = node_parse(&document, text, len, path, e);
     if (rc == 0)
-        rc = read_mapping(out, path, "registries.yaml", document, keys, ARRAY_LEN(keys), e);
+        rc = read_mapping(out, path, document, "registries.yaml", keys, e);
     return rc;
 }
 

@@ -529,6 +529,9 @@ def tls_and_proxies(place, image):
     check(place.export_well("far.example/team/app:v1", "tls-3") == disk, "ca in registries.yaml")
     done = place.export("far.example/team/app:v1", "tls", "--ca", place.path("nothing.pem"))
     check(done.returncode == 2 and "nothing.pem" in done.stderr, done)
+    place.settings(text % ("localhost:%d" % registry.port, "        ca: %s\n" % ca))
+    done = place.export("far.example/team/app:v1", "tls")
+    check(done.returncode == 3 and "certificate is not trusted" in done.stderr, "a certificate of another name")
     done = place.export(near, "tls")
     check(done.returncode == 3, "plain HTTP to a TLS port")
 

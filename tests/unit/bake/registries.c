@@ -160,7 +160,7 @@ static void test_conf_errors(void **state UNUSED)
         const char *text;
         const char *message;
     } rows[] = {
-        {"[[registry]]\n", "registries.conf:1:1: the registry has neither prefix nor location"},
+        {"[[registry]]\n", "registries.conf:1:3: the registry has neither prefix nor location"},
         {"[[registry]]\nlocation = 3\n", "registries.conf:2:12: this must be a text"},
         {"[[registry]]\nlocation = 'a'\n[[registry.mirror]]\n", "the mirror has no location"},
         {"[[registry]]\nlocation = 'a'\n[[registry.mirror]]\nlocation = 'a b'\n", "no address"},
