@@ -148,8 +148,7 @@ static int assemble_again(struct fsck *k, const struct digest *record, struct er
     bool pinned = strncmp(image, "oci:", 4) == 0 || strchr(image, '@');
     AUTO_FREE char *reference = pinned ? mem_strdup(image) : mem_printf("%s@%s", image, manifest);
     struct disk_options o = {.free_size = storage_mb << 20,
-                             .docker_config = k->options->docker_config,
-                             .plain_http_hosts = k->options->plain_http_hosts,
+                             .images = k->options->images,
                              .cancel = k->options->cancel};
     struct digest disk;
     rc = reference ? disk_assemble(&disk, k->store, reference, &o, &why) : err_nomem(&why, image);

@@ -61,6 +61,8 @@ static int download(struct image *i, struct image_room *r, const struct oci_desc
     int dir = store_dir(r->store);
     if (store_use(r->store, final))
         return 0;
+    if (r->offline)
+        return image_missing_offline(e, "the blob");
     AUTO_FD int fd = -1;
     int rc = file_make_dirs(dir, "blobs/partial", e);
     if (rc == 0)

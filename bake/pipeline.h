@@ -132,25 +132,64 @@ int guest_wait_ready(struct guest *g, const struct recipe_ready *ready,
 
 /* ---- Images and disks ------------------------------------------------------------------------ */
 
+struct image_source;
+
 struct image {
     char *text; /* the reference as written */
     struct oci_ref ref;
-    struct oci_layout *layout; /* of an oci: reference */
+    const struct image_source *source;
+    struct oci_layout *layout; /* of images in files */
     struct oci_manifest manifest;
     struct oci_config config;
 };
 
+/* Archives that are open, by their paths. */
+struct open_archive;
+struct image_archives {
+    bool ready;
+    pthread_mutex_t lock;
+    struct open_archive *first;
+};
+void image_archives_init(struct image_archives *a);
+void image_archives_fini(struct image_archives *a); /* a zeroed one is fine */
+
 /* Where images come from: shared by the tasks of a run. */
 struct image_room {
     struct store *store;
-    struct registry *registry;
+    struct registry *registry; /* NULL when offline */
     struct once *once;
+    struct image_archives archives;
+    bool offline;
+    struct oci_platform platform; /* that is wanted */
+    char platform_text[OCI_PLATFORM_MAX];
     const struct cancel *cancel;
 };
 
-int image_room_open(struct image_room *r, struct store *s, const struct registry_options *o,
-                    struct err *e) MUST_USE;
+int image_room_open(struct image_room *r, struct store *s, const struct image_options *o,
+                    const struct cancel *c, struct err *e) MUST_USE;
 void image_room_close(struct image_room *r); /* a zeroed one is fine */
+
+enum image_document { IMAGE_MANIFEST /* or an index */, IMAGE_CONFIG };
+
+/* A kind of place that images come from. */
+struct image_source {
+    /* The descriptor that the reference stands for; its size may be 0 when that is not known. For
+     * oci_descriptor_fini, whatever the result. */
+    int (*start)(struct image *i, struct image_room *r, struct oci_descriptor *out, struct err *e);
+    /* A document, verified, appended to `out` (whose ceiling is set). */
+    int (*document)(struct image *i, struct image_room *r, const struct oci_descriptor *d,
+                    enum image_document what, struct buf *out, struct err *e);
+    /* A layer's blob as it is, for source_close; called from several threads. */
+    int (*layer)(struct image *i, struct image_room *r, const struct oci_descriptor *d,
+                 struct source *out, struct err *e);
+    bool is_local; /* see image_is_local */
+};
+extern const struct image_source image_from_registry;
+extern const struct image_source image_from_files;
+/* ERR_DIGEST when the bytes are not those of the digest. */
+int image_check_document(const struct digest *d, const struct buf *bytes, struct err *e) MUST_USE;
+/* ERR_NOTFOUND with a hint: `what` is missing, and may not be asked for. */
+int image_missing_offline(struct err *e, const char *what);
 
 int image_resolve(struct image **out, struct image_room *r, const char *text,
                   struct err *e) MUST_USE;

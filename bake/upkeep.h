@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "bake/bake.h"
 #include "base/cancel.h"
 #include "base/err.h"
 #include "blockdev/blockdev.h"
@@ -88,8 +89,7 @@ struct fsck_problem {
 
 struct fsck_options {
     bool repair;
-    const char *docker_config; /* for images that are fetched again */
-    const char *const *plain_http_hosts;
+    struct image_options images; /* for those that are fetched again */
     const struct cancel *cancel;
 };
 

@@ -18,6 +18,7 @@
 #include "base/digest.h"
 #include "base/err.h"
 #include "base/io.h"
+#include "base/pool.h"
 
 enum {
     BLOCK_SIZE = 4096,          /* unit of everything on a disk */
@@ -158,6 +159,16 @@ int block_map_overlay(struct block_map **out, const struct block_map *lower,
                       const struct block_map *upper, const struct block_map *zeros,
                       struct err *e) MUST_USE;
 
+/*
+ * What stands between two disks: *data has what `target` holds and `lower` does not hold at the same
+ * place (by chunk, not by bytes), *zeros covers what lower holds and target does not. On disks of one
+ * size, block_map_overlay(lower, data, zeros) gives `target`. `lower` may be the smaller one: the
+ * results have the size of `target`.
+ */
+int block_map_delta(struct block_map **data, struct block_map **zeros,
+                    const struct block_map *lower, const struct block_map *target,
+                    struct err *e) MUST_USE;
+
 /* Adds to `out` what `in` holds of [off, off + size), moved so that `off` comes to stand at
  * `new_off`. */
 int block_map_copy_range(struct block_map *out, const struct block_map *in, uint64_t off,
@@ -197,6 +208,10 @@ struct region_extent {
 
 int region_writer_new(struct region_writer **out, struct store *s, size_t workers,
                       struct err *e) MUST_USE;
+/* The same on threads that other writers use too (borrowed for the writer's life). In flight are as
+ * many chunks as there are threads and two more. */
+int region_writer_new_on(struct region_writer **out, struct store *s, struct crew *crew,
+                         struct err *e) MUST_USE;
 void region_writer_free(struct region_writer *w);
 DEFINE_AUTO(region_writer, region_writer_free)
 #define AUTO_REGION_WRITER CLEANUP(region_writer_free_auto_)
@@ -306,7 +321,10 @@ struct bdev;
 enum bdev_content { BDEV_DATA, BDEV_ZEROS };
 
 struct bdev_ops {
-    int (*read)(struct bdev *d, void *data, size_t len, uint64_t off);        /* required */
+    int (*read)(struct bdev *d, void *data, size_t len, uint64_t off); /* required */
+    /* Optional: as read, but -EAGAIN where that would have to wait for a disk or a network. Without
+     * it every read may have to. */
+    int (*read_now)(struct bdev *d, void *data, size_t len, uint64_t off);
     int (*write)(struct bdev *d, const void *data, size_t len, uint64_t off); /* NULL: read-only */
     int (*flush)(struct bdev *d);                                             /* optional */
     /* Optional; afterwards the range reads as zeros. Without it zeros are written. */
@@ -335,6 +353,8 @@ struct bdev {
 /* Front door: range checks (-EINVAL past the end), -EROFS without write. An empty range is
  * success. */
 int bdev_read(struct bdev *d, void *data, size_t len, uint64_t off) MUST_USE;
+/* -EAGAIN when it would have to wait: not counted as a request, and `data` holds nothing. */
+int bdev_read_now(struct bdev *d, void *data, size_t len, uint64_t off) MUST_USE;
 int bdev_write(struct bdev *d, const void *data, size_t len, uint64_t off) MUST_USE;
 int bdev_flush(struct bdev *d) MUST_USE;
 /* The range reads as zeros afterwards; its space is given back where the device can. */
@@ -381,10 +401,18 @@ int bdev_open_map(struct bdev **out, const struct block_map *m, struct chunk_cac
  */
 int bdev_open_cow(struct bdev **out, struct bdev *lower, int tmp_dir, uint64_t size_limit,
                   struct err *e) MUST_USE;
+/* The same with an upper of the files DIR/NAME and DIR/NAME.states, made if missing and kept when the
+ * device is closed: it survives the death of this process, though not of the machine. ERR_BUSY
+ * while another process has it open; ERR_CORRUPT if it is of another disk. */
+int bdev_open_cow_kept(struct bdev **out, struct bdev *lower, int dir, const char *name,
+                       uint64_t size_limit, struct err *e) MUST_USE;
+/* Removes the files of a kept upper; absence is success. */
+int bdev_cow_forget(int dir, const char *name, struct err *e) MUST_USE;
 /* Stores what the upper changed as chunks, cut at multiples of CHUNK_SIZE_MAX on the disk; *upper
  * has the written blocks, *zeros the discarded or all-zero ones (feed both to block_map_overlay).
  * A block that was written with what lower holds is no change. The result depends on the contents
- * alone. The device must be quiet; it can be used on. `cow` must come from bdev_open_cow. */
+ * alone. The device must be quiet; it can be used on. `cow` must come from bdev_open_cow or
+ * bdev_open_cow_kept. */
 int bdev_cow_seal(struct bdev *cow, struct store *s, struct block_map **upper,
                   struct block_map **zeros, struct err *e) MUST_USE;
 
@@ -411,5 +439,45 @@ int nbd_server_start(struct nbd_server **out, struct bdev *d, const char *socket
 void nbd_server_stop(struct nbd_server *n);
 DEFINE_AUTO(nbd_server, nbd_server_stop)
 #define AUTO_NBD_SERVER CLEANUP(nbd_server_stop_auto_)
+
+/* ---- ublk front end ----------------------------------------------------------------------- */
+
+/*
+ * Serves one device as a disk of this machine, /dev/ublkbN, from threads of its own (Linux,
+ * Documentation/block/ublk.rst). Blocks of 4096 bytes. Needs root, or nodes that udev gives to the
+ * user, and Linux 6.5 or later.
+ *
+ * Every device carries a cookie of the caller's choice, kept by the kernel: numbers are used again,
+ * cookies should not be. When the process dies, the kernel keeps the device and the requests that
+ * wait; ublk_start with `recover` takes it over, over a bdev of the same content.
+ */
+struct ublk_server;
+
+struct ublk_options {
+    uint64_t cookie;
+    int recover; /* number of a device to take over; -1: a new one */
+};
+
+/* 0 if this kernel can; else ERR_UNSUPPORTED or ERR_DENIED with what is missing and what to do. */
+int ublk_probe(struct err *e) MUST_USE;
+
+/* The device is borrowed until ublk_stop. On failure what was made is removed again; a device to
+ * take over stays (ERR_NOTFOUND: it is gone, or another's). ERR_TIMEOUT when the kernel hangs. */
+int ublk_start(struct ublk_server **out, struct bdev *d, const struct ublk_options *o,
+               struct err *e) MUST_USE;
+uint32_t ublk_number(const struct ublk_server *u);
+const char *ublk_path(const struct ublk_server *u, char path[32]); /* returns `path` */
+/* Answers what is under way, removes the disk, joins the threads; `u` is gone in any case. Who has
+ * the disk open gets errors from then on. */
+int ublk_stop(struct ublk_server *u, struct err *e) MUST_USE;
+/* Joins the threads and leaves the disk to be recovered. */
+void ublk_leave(struct ublk_server *u);
+
+/* Devices of dead servers. *live: some process serves it. ERR_NOTFOUND: gone, or another's. */
+int ublk_look(uint32_t number, uint64_t cookie, bool *live, struct err *e) MUST_USE;
+/* The device with that cookie; ERR_NOTFOUND. */
+int ublk_find(uint64_t cookie, uint32_t *number, struct err *e) MUST_USE;
+/* Removes it, if it still carries the cookie. */
+int ublk_remove(uint32_t number, uint64_t cookie, struct err *e) MUST_USE;
 
 #endif

@@ -191,6 +191,14 @@ int chunk_cache_get(struct chunk_cache *c, const struct digest *d, struct cached
 void chunk_cache_put(struct chunk_cache *c, struct cached_chunk *chunk);
 const uint8_t *cached_chunk_bytes(const struct cached_chunk *chunk, size_t *len);
 
+/* As chunk_cache_get, but only of what is in memory: false otherwise. */
+bool chunk_cache_peek(struct chunk_cache *c, const struct digest *d, struct cached_chunk **out);
+
+/* ---- Threads of the front ends (nbd.c) ---------------------------------------------------- */
+
+/* pthread_create, with all signals blocked: they stay with the threads of the caller. */
+int device_thread_start(pthread_t *thread, void *(*run)(void *), void *arg) MUST_USE;
+
 /* ---- NBD --------------------------------------------------------------------------------- */
 
 /* Sizes that bound what a client can make the server hold. */
