@@ -286,5 +286,24 @@ int disk_assemble(struct digest *out, struct store *s, const char *reference,
 /* Writes the disk with this map as a sparse raw file at `path`, which must not exist. */
 int disk_export(struct store *s, const struct digest *map, const char *path, const struct cancel *c,
                 struct err *e) MUST_USE;
+/* The same as qcow2; calls qemu-img, ERR_NOTFOUND where there is none. */
+int disk_export_qcow2(struct store *s, const struct digest *map, const char *path,
+                      const struct cancel *c, struct err *e) MUST_USE;
+
+struct disk_difference {
+    uint64_t ranges;         /* runs of blocks that differ */
+    uint64_t different;      /* their bytes */
+    uint64_t shared_stored;  /* stored bytes of the chunks that both have */
+    uint64_t only_stored[2]; /* of those that one alone has */
+};
+struct disk_compare_options {
+    void (*range)(void *ctx, uint64_t off, uint64_t size); /* told of each range; may be NULL */
+    void *ctx;
+    const struct cancel *cancel;
+};
+/* Compares two disks by content, whatever chunks they are made of; past the end of the smaller one
+ * are zeros. */
+int disk_compare(struct disk_difference *out, struct store *s, const struct digest maps[2],
+                 const struct disk_compare_options *o, struct err *e) MUST_USE;
 
 #endif
