@@ -20,7 +20,8 @@
 #endif
 
 static const struct command *const commands[] = {
-    &command_bake, &command_ls, &command_show, &command_run, &command_verify, &command_disk,
+    &command_bake, &command_ls,     &command_show,   &command_run,     &command_verify,
+    &command_disk, &command_attach, &command_detach, &command_devices,
 };
 
 /* Set before the signal handlers are, never changed after: what they act on. */
