@@ -18,6 +18,7 @@
 #include "base/digest.h"
 #include "base/err.h"
 #include "base/io.h"
+#include "base/pool.h"
 
 enum {
     BLOCK_SIZE = 4096,          /* unit of everything on a disk */
@@ -63,6 +64,7 @@ int store_put_chunk(struct store *s, const void *data, size_t len, struct digest
  * ERR_NOTFOUND, or ERR_DIGEST/ERR_CORRUPT naming the chunk. */
 int store_get_chunk(struct store *s, const struct digest *d, void *data, size_t *len,
                     struct err *e) MUST_USE;
+/* If so, it stays as long as this process has the store open (store_use). */
 bool store_has_chunk(struct store *s, const struct digest *d);
 /* From now on a chunk that is there is read and verified before it counts as there: what is put again
  * replaces what is damaged. */
@@ -74,6 +76,31 @@ int store_chunk_stored_size(struct store *s, const struct digest *d, uint64_t *o
                             struct err *e) MUST_USE;
 
 struct store_stats store_stats(const struct store *s);
+
+/* ---- What is in use ---------------------------------------------------------------------- */
+
+/*
+ * Garbage collection leaves alone what was used since the oldest living process opened the store
+ * (docs/decisions/0013-garbage-collection.md); the modification time of a file says when it was.
+ * Whoever relies on an object that is there already has to say so, before looking into it. Chunks
+ * that are put or looked for, maps, layers and records that are put or read are used thereby.
+ */
+
+/* Marks the file `path` (relative to the store) as used now. False: it is not there (or empty, or
+ * cannot be marked), so that it must be made. True: it stays as long as the store is open. */
+bool store_use(struct store *s, const char *path);
+/* Keeps what is being swept waiting until *lock is closed (file_close): for a file that is to appear
+ * together with the one that names it. Not to be held while the same thread sweeps. */
+int store_use_begin(int *lock, struct store *s, struct err *e) MUST_USE;
+
+/* For the sweeper: while *lock is open nobody marks anything as used. Short. */
+int store_sweep_begin(int *lock, struct store *s, struct err *e) MUST_USE;
+/* What was used at or after *ns (modification time, ns of the epoch) may be in use now; *ns is not
+ * later than the moment at which this process opened the store. */
+int store_used_since(struct store *s, int64_t *ns, struct err *e) MUST_USE;
+/* Reads a chunk's file and checks all of it: contents against the name, and every other stored byte.
+ * Changes nothing, asks no source. ERR_NOTFOUND, ERR_CORRUPT, ERR_DIGEST. */
+int store_audit_chunk(struct store *s, const struct digest *d, struct err *e) MUST_USE;
 
 /*
  * Where chunks come from that the store has not: a remote store. `fetch` appends the chunk's stored
@@ -132,6 +159,16 @@ int block_map_overlay(struct block_map **out, const struct block_map *lower,
                       const struct block_map *upper, const struct block_map *zeros,
                       struct err *e) MUST_USE;
 
+/*
+ * What stands between two disks: *data has what `target` holds and `lower` does not hold at the same
+ * place (by chunk, not by bytes), *zeros covers what lower holds and target does not. On disks of one
+ * size, block_map_overlay(lower, data, zeros) gives `target`. `lower` may be the smaller one: the
+ * results have the size of `target`.
+ */
+int block_map_delta(struct block_map **data, struct block_map **zeros,
+                    const struct block_map *lower, const struct block_map *target,
+                    struct err *e) MUST_USE;
+
 /* Adds to `out` what `in` holds of [off, off + size), moved so that `off` comes to stand at
  * `new_off`. */
 int block_map_copy_range(struct block_map *out, const struct block_map *in, uint64_t off,
@@ -147,6 +184,10 @@ int store_put_map(struct store *s, const struct block_map *m, struct digest *out
                   struct err *e) MUST_USE;
 int store_get_map(struct store *s, const struct digest *d, struct block_map **out,
                   struct err *e) MUST_USE;
+
+/* store_get_map without marking the map as used. */
+int store_peek_map(struct store *s, const struct digest *d, struct block_map **out,
+                   struct err *e) MUST_USE;
 
 /* ---- Layer regions ----------------------------------------------------------------------- */
 
@@ -167,6 +208,10 @@ struct region_extent {
 
 int region_writer_new(struct region_writer **out, struct store *s, size_t workers,
                       struct err *e) MUST_USE;
+/* The same on threads that other writers use too (borrowed for the writer's life). In flight are as
+ * many chunks as there are threads and two more. */
+int region_writer_new_on(struct region_writer **out, struct store *s, struct crew *crew,
+                         struct err *e) MUST_USE;
 void region_writer_free(struct region_writer *w);
 DEFINE_AUTO(region_writer, region_writer_free)
 #define AUTO_REGION_WRITER CLEANUP(region_writer_free_auto_)

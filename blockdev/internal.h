@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/file.h"
 #include "blockdev/blockdev.h"
 
 /* ---- Chunk files (chunk.c) ---------------------------------------------------------------- */
@@ -41,6 +42,10 @@ enum {
 /* Where a chunk lies in the store; returns `path`. */
 const char *store_chunk_path(const struct digest *d, char path[CHUNK_PATH_MAX]);
 
+/* Gives a finished chunk file its name. */
+int store_commit_chunk(struct store *s, const struct digest *d, struct file_tmp *t,
+                       struct err *e) MUST_USE;
+
 /* ---- Chunks from elsewhere (chunk_source.c) ----------------------------------------------- */
 
 /* The store's source, NULL for none, and how long a chunk is waited for. */
@@ -64,11 +69,14 @@ void store_give_codec(struct store *s, struct chunk_codec *c);
  * which boot of the machine this process ran in. */
 int store_begin_chunks(struct store *s, struct err *e) MUST_USE;
 
+/* When this process opened the store: ns of the epoch, by the file system's clock. */
+int64_t store_opened_ns(const struct store *s);
+
 /* Makes every chunk that this process offered since the last call durable. */
 int store_sync_chunks(struct store *s, struct err *e) MUST_USE;
 
-/* Counts a chunk for store_stats; `stored_size` 0: was there already. */
 bool store_is_distrusted(const struct store *s);
+/* Counts a chunk for store_stats; `stored_size` 0: was there already. */
 void store_count_chunk(struct store *s, uint64_t stored_size);
 
 /* Reads and checks every chunk changed at or after `since` (seconds of the epoch) and removes the
