@@ -206,6 +206,26 @@ void device_records_fini(struct device_records *r)
     *r = (struct device_records){0};
 }
 
+int device_disks(struct store *s, void (*each)(void *ctx, const struct digest *disk), void *ctx,
+                 struct err *e)
+{
+    AUTO_FD int dir = -1;
+    struct device_records records;
+    int rc = file_open(&dir, store_dir(s), "devices", O_RDONLY | O_DIRECTORY, 0, e);
+    if (rc == -ERR_NOTFOUND) {
+        err_clear(e);
+        return 0;
+    }
+    if (rc == 0)
+        rc = device_records_load(&records, dir, e);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < records.count; i++)
+        each(ctx, &records.all[i].disk);
+    device_records_fini(&records);
+    return 0;
+}
+
 /* ---- Messages ---- */
 
 void device_socket_address(struct sockaddr_un *out, int dir)

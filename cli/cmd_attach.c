@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/cmd.h"
+#include "cli/image_arguments.h"
 
 /* Room on the disk of an image that is attached without a task: the suite's default. */
 #define DEFAULT_FREE_SIZE ((uint64_t)10240 << 20)
@@ -19,6 +20,7 @@
 enum { TRIES = 3 };
 
 struct arguments {
+    struct image_arguments images;
     const char *what; /* alias, image or disk */
     bool writable;
     bool foreground;
@@ -27,33 +29,62 @@ struct arguments {
     const char *tcp;
 };
 
+static int take_rw(void *arguments, const char *value UNUSED, struct err *e UNUSED)
+{
+    struct arguments *a = arguments;
+    a->writable = true;
+    return 0;
+}
+
+static int take_ublk(void *arguments, const char *value UNUSED, struct err *e UNUSED)
+{
+    struct arguments *a = arguments;
+    a->ublk = true;
+    return 0;
+}
+
+static int take_nbd(void *arguments, const char *value, struct err *e UNUSED)
+{
+    struct arguments *a = arguments;
+    a->socket = value;
+    return 0;
+}
+
+static int take_nbd_tcp(void *arguments, const char *value, struct err *e UNUSED)
+{
+    struct arguments *a = arguments;
+    a->tcp = value;
+    return 0;
+}
+
+static int take_foreground(void *arguments, const char *value UNUSED, struct err *e UNUSED)
+{
+    struct arguments *a = arguments;
+    a->foreground = true;
+    return 0;
+}
+
+static const struct option_row attach_rows[] = {
+    {"rw", NULL, "writable: what is written is kept until it is detached", take_rw},
+    {"ublk", NULL, "/dev/ublkbN and nothing else; needs root and Linux 6.5 or later", take_ublk},
+    {"nbd", "SOCKET", "an NBD server on a unix socket", take_nbd},
+    {"nbd-tcp", "HOST:PORT", "an NBD server for everyone who can connect", take_nbd_tcp},
+    {"foreground", NULL, "serve in this process, until interrupted or detached", take_foreground},
+    {NULL, NULL, "Of an IMAGE:", NULL},
+    IMAGE_OPTION_ROWS,
+    PLATFORM_OPTION_ROW,
+    {NULL, NULL, NULL, NULL},
+};
+
+/* An exit status, or -1 to go on. */
 static int parse_attach(struct arguments *a, struct global_options *g, int argc, char **argv)
 {
-    static const struct option options[] = {{"rw", no_argument, NULL, 'w'},
-                                            {"ublk", no_argument, NULL, 'u'},
-                                            {"nbd", required_argument, NULL, 'n'},
-                                            {"nbd-tcp", required_argument, NULL, 't'},
-                                            {"foreground", no_argument, NULL, 'f'},
-                                            GLOBAL_LONG_OPTIONS,
-                                            {NULL, 0, NULL, 0}};
-    int option;
-    while ((option = getopt_long(argc, argv, GLOBAL_SHORT_OPTIONS, options, NULL)) != -1) {
-        int status = -1;
-        if (option == 'w')
-            a->writable = true;
-        else if (option == 'u')
-            a->ublk = true;
-        else if (option == 'n')
-            a->socket = optarg;
-        else if (option == 't')
-            a->tcp = optarg;
-        else if (option == 'f')
-            a->foreground = true;
-        else
-            status = option_global(g, &command_attach, option, optarg);
-        if (status >= 0)
-            return status;
-    }
+    struct err e = ERR_INIT;
+    int status = -1;
+    if (options_parse(a, &command_attach, g, argc, argv, &status, &e) < 0)
+        return report_error(&e);
+    if (status >= 0)
+        return status;
     if (a->ublk + !!a->socket + !!a->tcp > 1)
         return usage_error(&command_attach, "--ublk, --nbd and --nbd-tcp exclude one another");
     if (optind == argc)
@@ -65,13 +96,15 @@ static int parse_attach(struct arguments *a, struct global_options *g, int argc,
 }
 
 /* A disk by its digest, a template's by alias, else the image's, assembled now. */
-static int find_disk(struct digest *out, struct store *s, const char *what, const struct cancel *c,
-                     struct err *e)
+static int find_disk(struct digest *out, struct store *s, struct arguments *a,
+                     const struct global_options *g, struct err *e)
 {
+    const char *what = a->what;
     if (strncmp(what, "sha256:", 7) == 0) {
         AUTO_BLOCK_MAP struct block_map *m = NULL;
-        int rc = digest_parse(out, what, e);
-        return rc < 0 ? rc : store_get_map(s, out, &m, e);
+        if (digest_parse(out, what, e) < 0)
+            return err_set(e, ERR_INPUT, "'%s' is no digest", what);
+        return store_get_map(s, out, &m, e);
     }
     AUTO_TEMPLATE struct template *t = NULL;
     int rc = template_load(&t, s, what, e);
@@ -80,17 +113,21 @@ static int find_disk(struct digest *out, struct store *s, const char *what, cons
     if (rc != -ERR_NOTFOUND || !strpbrk(what, "/:"))
         return rc;
     err_clear(e);
-    struct disk_options options = {.free_size = DEFAULT_FREE_SIZE, .cancel = c};
+    rc = image_arguments_open(&a->images, g, e);
+    if (rc < 0)
+        return rc;
+    struct disk_options options = {
+        .free_size = DEFAULT_FREE_SIZE, .images = a->images.options, .cancel = g->cancel};
     return disk_assemble(out, s, what, &options, e);
 }
 
 /* The store must be closed again before a server is forked, which opens it for itself. */
-static int resolve(struct digest *out, const struct global_options *g, const char *what,
+static int resolve(struct digest *out, const struct global_options *g, struct arguments *a,
                    struct err *e)
 {
     AUTO_STORE struct store *s = NULL;
     int rc = open_store(&s, g, e);
-    return rc < 0 ? rc : find_disk(out, s, what, g->cancel, e);
+    return rc < 0 ? rc : find_disk(out, s, a, g, e);
 }
 
 /* ---- The server ---- */
@@ -249,21 +286,17 @@ static int serve_here(struct global_options *g, const struct device_request *req
     return WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_ENVIRONMENT;
 }
 
-static int run_attach(struct global_options *g, int argc, char **argv)
+static int attach_one(struct arguments *a, struct global_options *g)
 {
-    struct arguments a = {0};
-    int status = parse_attach(&a, g, argc, argv);
-    if (status >= 0)
-        return status;
     struct err e = ERR_INIT;
     struct digest disk;
     AUTO_FREE char *address = NULL;
     AUTO_FREE char *path = NULL;
-    struct device_request request = {.name = a.what, .disk = &disk, .writable = a.writable};
-    int rc = resolve(&disk, g, a.what, &e);
+    struct device_request request = {.name = a->what, .disk = &disk, .writable = a->writable};
+    int rc = resolve(&disk, g, a, &e);
     if (rc == 0)
-        rc = choose_front(&request, &a, g, &address, &e);
-    if (rc == 0 && a.foreground)
+        rc = choose_front(&request, a, g, &address, &e);
+    if (rc == 0 && a->foreground)
         return serve_here(g, &request);
     if (rc == 0)
         rc = attach(&path, g, &request, &e);
@@ -272,26 +305,41 @@ static int run_attach(struct global_options *g, int argc, char **argv)
     return rc < 0 ? report_error(&e) : EXIT_ALL_READY;
 }
 
+static int run_attach(struct global_options *g, int argc, char **argv)
+{
+    struct arguments a = {0};
+    int status = parse_attach(&a, g, argc, argv);
+    if (status < 0)
+        status = attach_one(&a, g);
+    image_arguments_fini(&a.images);
+    return status;
+}
+
 /* ---- detach ---- */
+
+static int take_flag(void *flag, const char *value UNUSED, struct err *e UNUSED)
+{
+    bool *set = flag;
+    *set = true;
+    return 0;
+}
+
+static const struct option_row detach_rows[] = {
+    {"force", NULL, "also one that is mounted: its users get I/O errors", take_flag},
+    {NULL, NULL, NULL, NULL},
+};
 
 static int run_detach(struct global_options *g, int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"force", no_argument, NULL, 'f'}, GLOBAL_LONG_OPTIONS, {NULL, 0, NULL, 0}};
+    struct err e = ERR_INIT;
     bool force = false;
-    int option;
-    while ((option = getopt_long(argc, argv, GLOBAL_SHORT_OPTIONS, options, NULL)) != -1) {
-        int status = -1;
-        if (option == 'f')
-            force = true;
-        else
-            status = option_global(g, &command_detach, option, optarg);
-        if (status >= 0)
-            return status;
-    }
+    int status = -1;
+    if (options_parse(&force, &command_detach, g, argc, argv, &status, &e) < 0)
+        return report_error(&e);
+    if (status >= 0)
+        return status;
     if (optind == argc)
         return usage_error(&command_detach, "which device? Its name is missing");
-    struct err e = ERR_INIT;
     int worst = EXIT_ALL_READY;
     for (int i = optind; i < argc; i++) {
         err_clear(&e);
@@ -356,24 +404,22 @@ static int recover(const struct global_options *g, struct device_list *l, struct
     return rc < 0 ? rc : device_list(l, g->store_path, e);
 }
 
+static const struct option_row devices_rows[] = {
+    {"recover", NULL, "take over what a dead server left", take_flag},
+    {NULL, NULL, NULL, NULL},
+};
+
 static int run_devices(struct global_options *g, int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"recover", no_argument, NULL, 'r'}, GLOBAL_LONG_OPTIONS, {NULL, 0, NULL, 0}};
+    struct err e = ERR_INIT;
     bool wants_recovery = false;
-    int option;
-    while ((option = getopt_long(argc, argv, GLOBAL_SHORT_OPTIONS, options, NULL)) != -1) {
-        int status = -1;
-        if (option == 'r')
-            wants_recovery = true;
-        else
-            status = option_global(g, &command_devices, option, optarg);
-        if (status >= 0)
-            return status;
-    }
+    int status = -1;
+    if (options_parse(&wants_recovery, &command_devices, g, argc, argv, &status, &e) < 0)
+        return report_error(&e);
+    if (status >= 0)
+        return status;
     if (optind < argc)
         return usage_error(&command_devices, "'%s' is not expected here", argv[optind]);
-    struct err e = ERR_INIT;
     struct device_list list = {0};
     AUTO_STORE struct store *s = NULL;
     int rc = open_existing_store(&s, g, &e);
@@ -394,32 +440,29 @@ static int run_devices(struct global_options *g, int argc, char **argv)
 const struct command command_attach = {
     .name = "attach",
     .arguments = "(ALIAS | IMAGE | DISK) [--rw] [--ublk | --nbd SOCKET | --nbd-tcp HOST:PORT]",
-    .summary =
-        "Make a disk a device of this machine, and print the device's name.\n\n"
-        "  --rw                 writable: what is written is kept until it is detached\n"
-        "  --ublk               /dev/ublkbN and nothing else; needs root and Linux 6.5 or later\n"
-        "  --nbd SOCKET         an NBD server on a unix socket\n"
-        "  --nbd-tcp HOST:PORT  an NBD server for everyone who can connect\n"
-        "  --foreground         serve in this process, until interrupted or detached\n\n"
-        "Without these: ublk, or NBD where this machine has none. One process serves all\n"
-        "devices of a store and ends with the last. A DISK is a digest, as `disk export` prints;\n"
-        "an IMAGE is pulled and assembled, not booted.",
+    .summary = "Make a disk a device of this machine, and print the device's name.",
+    .options = attach_rows,
+    .notes = "Without a choice: ublk, or NBD where this machine has none. One process serves all\n"
+             "devices of a store and ends with the last. A DISK is a digest, as `disk export`\n"
+             "prints it; an IMAGE is pulled and assembled, not booted.",
     .run = run_attach,
 };
 
 const struct command command_detach = {
     .name = "detach",
     .arguments = "DEVICE... [--force]",
-    .summary = "Remove devices, with what was written to them.\n\n"
-               "  --force  also one that is mounted: its users get I/O errors",
+    .summary = "Remove devices, with what was written to them.",
+    .options = detach_rows,
     .run = run_detach,
 };
 
 const struct command command_devices = {
     .name = "devices",
     .arguments = "[--recover]",
-    .summary =
-        "List attached devices: served, dead (their server died), lost (the machine restarted).\n\n"
-        "  --recover  take over what a dead server left",
+    .summary = "List attached devices: served, dead or lost.",
+    .options = devices_rows,
+    .notes =
+        "A device is dead when its server died; lost when the machine was started anew since.\n"
+        "'detach' removes either.",
     .run = run_devices,
 };
