@@ -323,13 +323,14 @@ static int push_bytes(struct oci_remote *o, const struct buf *bytes, struct dige
                       bool *sent, struct err *e)
 {
     char type[] = "application/octet-stream";
-    struct source from;
+    struct source from = {0};
     digest_bytes(digest, bytes->data, bytes->len);
     struct oci_descriptor d = {.media_type = type, .digest = *digest, .size = bytes->len};
     int rc = source_from_memory(&from, bytes->data, bytes->len, e);
     if (rc == 0)
         rc = registry_push_blob(o->registry, &o->ref, &(struct registry_upload){&d, &from, NULL},
                                 sent, e);
+    source_close(&from);
     atomic_fetch_add(&o->pushes, 1);
     return rc;
 }

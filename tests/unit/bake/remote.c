@@ -223,6 +223,7 @@ static void ingest(struct store *s, struct layer *l)
     assert_int_equal(source_from_memory(&source, l->tar, l->len, &e), 0);
     if (layer_ingest(s, &blob, 1, NULL, &e) < 0)
         fail_msg("%s", e.text);
+    source_close(&source);
 }
 
 static enum layer_share begin(struct baker *b, struct layer *l)

@@ -78,8 +78,10 @@ static int push(struct world *w, const char *mount_from, bool *sent, struct err 
     d.size = 1000;
     digest_bytes(&d.digest, w->bytes, 1000);
     assert_int_equal(source_from_memory(&from, w->bytes, 1000, e), 0);
-    return registry_push_blob(w->client, &w->ref, &(struct registry_upload){&d, &from, mount_from},
-                              sent, e);
+    struct registry_upload upload = {&d, &from, mount_from};
+    int rc = registry_push_blob(w->client, &w->ref, &upload, sent, e);
+    source_close(&from);
+    return rc;
 }
 
 static void blobs(void **state)
