@@ -23,6 +23,8 @@ int image_room_open(struct image_room *r, struct store *s, const struct registry
 {
     *r = (struct image_room){.store = s, .cancel = o->cancel};
     int rc = registry_new(&r->registry, o, e);
+    if (rc == 0)
+        rc = ingest_gate_new(&r->ingest, machine_cores(), e);
     return rc < 0 ? rc : once_new(&r->once, e);
 }
 
@@ -30,6 +32,7 @@ void image_room_close(struct image_room *r)
 {
     registry_free(r->registry);
     once_free(r->once);
+    ingest_gate_free(r->ingest);
     *r = (struct image_room){0};
 }
 
@@ -45,6 +48,7 @@ void image_free(struct image *i)
 {
     if (!i)
         return;
+    image_work_free(i->work);
     free(i->text);
     oci_ref_fini(&i->ref);
     oci_layout_close(i->layout);

@@ -146,6 +146,10 @@ int block_map_decode(struct block_map **out, const void *bytes, size_t len, stru
  * system: docs/decisions/0001-chunk-durability.md); *out is its digest. Load verifies. */
 int store_put_map(struct store *s, const struct block_map *m, struct digest *out,
                   struct err *e) MUST_USE;
+/* The same without waiting for the disk: for maps that are verified before use and made again where
+ * they or their chunks are missing. The next store_put_map makes it durable too. */
+int store_put_map_unsynced(struct store *s, const struct block_map *m, struct digest *out,
+                           struct err *e) MUST_USE;
 int store_get_map(struct store *s, const struct digest *d, struct block_map **out,
                   struct err *e) MUST_USE;
 

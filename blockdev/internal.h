@@ -64,6 +64,9 @@ void store_give_codec(struct store *s, struct chunk_codec *c);
  * which boot of the machine this process ran in. */
 int store_begin_chunks(struct store *s, struct err *e) MUST_USE;
 
+/* Counts a map that was written without a sync, so that the next store_sync_chunks is none for nothing. */
+void store_count_unsynced_map(struct store *s);
+
 /* Makes every chunk that this process offered since the last call durable. */
 int store_sync_chunks(struct store *s, struct err *e) MUST_USE;
 

@@ -53,7 +53,8 @@ struct store {
     const struct chunk_source *source; /* borrowed; NULL: none */
     int64_t source_limit_ms;
     atomic_uint_least64_t chunks_put, chunks_new, chunk_bytes_new;
-    atomic_uint_least64_t chunks_synced; /* of chunks_put, the first so many are durable */
+    atomic_uint_least64_t maps_unsynced; /* written without waiting for the disk */
+    atomic_uint_least64_t synced;        /* of chunks_put and these together, so many are durable */
 };
 
 /* ---- Format ---------------------------------------------------------------------------- */
@@ -391,16 +392,21 @@ struct store_stats store_stats(const struct store *s)
                                 .chunk_bytes_new = atomic_load(&s->chunk_bytes_new)};
 }
 
+void store_count_unsynced_map(struct store *s)
+{
+    atomic_fetch_add(&s->maps_unsynced, 1);
+}
+
 int store_sync_chunks(struct store *s, struct err *e)
 {
     /* What another thread is only about to have synced counts as not synced. */
-    uint_least64_t offered = atomic_load(&s->chunks_put);
-    uint_least64_t synced = atomic_load(&s->chunks_synced);
+    uint_least64_t offered = atomic_load(&s->chunks_put) + atomic_load(&s->maps_unsynced);
+    uint_least64_t synced = atomic_load(&s->synced);
     if (synced >= offered)
         return 0;
     if (syncfs(s->dir) < 0)
         return err_sys(e, "store %s: syncing", s->path);
-    while (synced < offered && !atomic_compare_exchange_weak(&s->chunks_synced, &synced, offered))
+    while (synced < offered && !atomic_compare_exchange_weak(&s->synced, &synced, offered))
         ;
     return 0;
 }
