@@ -99,6 +99,7 @@ struct bake_options {
     const char *recipe_path;
     bool force;    /* bake although the template is there */
     unsigned jobs; /* tasks at once; 0: from cores and memory */
+    int compression_level; /* of new chunks, zstd's; 0: the store's default */
     enum vm_accel accel;
     const char *docker_config; /* see registry_options.config_path */
     const char *const *plain_http_hosts;

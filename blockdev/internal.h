@@ -16,7 +16,8 @@
 /* Compressor and decompressor state of one thread at a time. */
 struct chunk_codec;
 
-int chunk_codec_new(struct chunk_codec **out, struct err *e) MUST_USE;
+/* `level` is zstd's. */
+int chunk_codec_new(struct chunk_codec **out, int level, struct err *e) MUST_USE;
 void chunk_codec_free(struct chunk_codec *c);
 
 /* Compresses; the result is borrowed from the codec until its next use. */

@@ -46,6 +46,7 @@ struct store {
     char *path;
     char *tmp_path;
     pthread_mutex_t mutex; /* guards idle and idle_count */
+    int level;             /* of compression; set before the first codec is made */
     struct chunk_codec *idle[IDLE_CODECS_MAX];
     size_t idle_count;
     atomic_bool marked;                /* tmp/<name>/boot is there, durably */
@@ -272,6 +273,7 @@ int store_open(struct store **out, const char *path, struct err *e)
         return err_nomem(e, "store");
     s->dir = s->tmp_dir = s->tmp_lock = -1;
     s->source_limit_ms = SOURCE_LIMIT_MS;
+    s->level = CHUNK_LEVEL_DEFAULT;
     pthread_mutex_init(&s->mutex, NULL);
     int rc = file_open_dir(&s->dir, AT_FDCWD, path, e);
     if (rc < 0)
@@ -327,6 +329,11 @@ const char *store_path(const struct store *s)
     return s->path;
 }
 
+void store_set_compression_level(struct store *s, int level)
+{
+    s->level = level;
+}
+
 void store_distrust(struct store *s)
 {
     atomic_store(&s->distrusted, true);
@@ -363,7 +370,7 @@ int store_take_codec(struct store *s, struct chunk_codec **out, struct err *e)
         c = s->idle[--s->idle_count];
     pthread_mutex_unlock(&s->mutex);
     if (!c)
-        return chunk_codec_new(out, e);
+        return chunk_codec_new(out, s->level, e);
     *out = c;
     return 0;
 }

@@ -20,7 +20,7 @@
 #include "base/mem.h"
 #include "oci/internal.h"
 
-#if TB2_ISAL
+#if TB2_ISAL && !defined(TB2_GZIP_BY_ZLIB)
 #define GUNZIP oci_gunzip_isal
 #else
 #define GUNZIP oci_gunzip_zlib
