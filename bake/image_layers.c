@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -62,6 +63,18 @@ int image_drop_damaged(struct image *i, struct image_room *r, struct err *e)
 
 /* ---- Blobs ---- */
 
+/* An old one is taken up again, empty ones too: from here on it is in use. */
+static int open_partial(int *fd, struct store *s, const char *path, struct err *e)
+{
+    AUTO_FD int lock = -1;
+    int rc = store_use_begin(&lock, s, e);
+    if (rc == 0)
+        rc = file_open(fd, store_dir(s), path, O_RDWR | O_CREAT, 0666, e);
+    if (rc == 0 && futimens(*fd, NULL) < 0)
+        rc = err_sys(e, "%s", path);
+    return rc;
+}
+
 /* Downloads into blobs/partial-…, which survives a kill and is continued by the next try, then
  * renames. Not synced: whoever ingests it sees whether it is whole. */
 static int download(struct image_work *w, size_t n, struct err *e)
@@ -72,12 +85,14 @@ static int download(struct image_work *w, size_t n, struct err *e)
     image_blob_path(partial, "blobs/partial", &d->digest);
     image_blob_path(final, "blobs", &d->digest);
     int dir = store_dir(w->room->store);
-    if (file_exists(dir, final))
+    if (store_use(w->room->store, final))
         return 0;
+    if (w->room->offline)
+        return image_missing_offline(e, "the blob");
     AUTO_FD int fd = -1;
     int rc = file_make_dirs(dir, "blobs/partial", e);
     if (rc == 0)
-        rc = file_open(&fd, dir, partial, O_RDWR | O_CREAT, 0666, e);
+        rc = open_partial(&fd, w->room->store, partial, e);
     if (rc == 0)
         rc = registry_blob(w->room->registry, &w->image->ref, d, fd, &w->progress, e);
     if (rc < 0)

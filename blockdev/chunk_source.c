@@ -40,14 +40,13 @@ static int ask(const struct chunk_source *source, const struct digest *d, int64_
 static int keep(struct store *s, const struct digest *d, const struct buf *stored, struct err *e)
 {
     AUTO_FILE_TMP struct file_tmp t = {.fd = -1};
-    char path[CHUNK_PATH_MAX];
     int rc = store_begin_chunks(s, e);
     if (rc == 0)
         rc = file_tmp_open(&t, store_tmp_dir(s), e);
     if (rc == 0)
         rc = file_write_full(t.fd, stored->data, stored->len, e);
     if (rc == 0)
-        rc = file_tmp_commit(&t, store_dir(s), store_chunk_path(d, path), false, e);
+        rc = store_commit_chunk(s, d, &t, e);
     return rc;
 }
 

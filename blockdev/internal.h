@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/file.h"
 #include "blockdev/blockdev.h"
 
 /* ---- Chunk files (chunk.c) ---------------------------------------------------------------- */
@@ -42,6 +43,10 @@ enum {
 /* Where a chunk lies in the store; returns `path`. */
 const char *store_chunk_path(const struct digest *d, char path[CHUNK_PATH_MAX]);
 
+/* Gives a finished chunk file its name. */
+int store_commit_chunk(struct store *s, const struct digest *d, struct file_tmp *t,
+                       struct err *e) MUST_USE;
+
 /* ---- Chunks from elsewhere (chunk_source.c) ----------------------------------------------- */
 
 /* The store's source, NULL for none, and how long a chunk is waited for. */
@@ -67,12 +72,14 @@ int store_begin_chunks(struct store *s, struct err *e) MUST_USE;
 
 /* Counts a map that was written without a sync, so that the next store_sync_chunks is none for nothing. */
 void store_count_unsynced_map(struct store *s);
+/* When this process opened the store: ns of the epoch, by the file system's clock. */
+int64_t store_opened_ns(const struct store *s);
 
 /* Makes every chunk that this process offered since the last call durable. */
 int store_sync_chunks(struct store *s, struct err *e) MUST_USE;
 
-/* Counts a chunk for store_stats; `stored_size` 0: was there already. */
 bool store_is_distrusted(const struct store *s);
+/* Counts a chunk for store_stats; `stored_size` 0: was there already. */
 void store_count_chunk(struct store *s, uint64_t stored_size);
 
 /* Reads and checks every chunk changed at or after `since` (seconds of the epoch) and removes the
@@ -186,6 +193,14 @@ int chunk_cache_get(struct chunk_cache *c, const struct digest *d, struct cached
                     struct err *e) MUST_USE;
 void chunk_cache_put(struct chunk_cache *c, struct cached_chunk *chunk);
 const uint8_t *cached_chunk_bytes(const struct cached_chunk *chunk, size_t *len);
+
+/* As chunk_cache_get, but only of what is in memory: false otherwise. */
+bool chunk_cache_peek(struct chunk_cache *c, const struct digest *d, struct cached_chunk **out);
+
+/* ---- Threads of the front ends (nbd.c) ---------------------------------------------------- */
+
+/* pthread_create, with all signals blocked: they stay with the threads of the caller. */
+int device_thread_start(pthread_t *thread, void *(*run)(void *), void *arg) MUST_USE;
 
 /* ---- NBD --------------------------------------------------------------------------------- */
 

@@ -42,6 +42,7 @@ struct store {
     int dir;
     int tmp_dir;
     int tmp_lock;
+    int64_t opened_ns;           /* by the file system's clock: when tmp_lock was made */
     char tmp_name[TMP_NAME_MAX]; /* "tmp/<name>"; empty until made */
     char *path;
     char *tmp_path;
@@ -66,7 +67,8 @@ static bool is_ours(const char *name)
         if (strcmp(name, directories[i]) == 0)
             return true;
     }
-    return name[0] == '.' || strcmp(name, "lock") == 0 || strcmp(name, "run.lock") == 0;
+    return name[0] == '.' || strcmp(name, "lock") == 0 || strcmp(name, "run.lock") == 0 ||
+           strcmp(name, "gc.lock") == 0;
 }
 
 /* Without a format file the directory must be empty, or hold what an interrupted first opening
@@ -219,8 +221,12 @@ static int make_tmp(struct store *s, struct err *e)
     int rc = file_open(&s->tmp_dir, s->dir, name, O_RDONLY | O_DIRECTORY, 0, e);
     if (rc == 0)
         rc = file_lock(&s->tmp_lock, s->tmp_dir, "lock", true, false, e);
+    struct stat st;
+    if (rc == 0 && fstat(s->tmp_lock, &st) < 0)
+        rc = err_sys(e, "%s/lock", name);
     if (rc < 0)
         return rc;
+    s->opened_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
     s->tmp_path = mem_printf("%s/%s", s->path, name);
     if (!s->tmp_path)
         return err_nomem(e, "store");
@@ -332,6 +338,11 @@ const char *store_path(const struct store *s)
 void store_set_compression_level(struct store *s, int level)
 {
     s->level = level;
+}
+
+int64_t store_opened_ns(const struct store *s)
+{
+    return s->opened_ns;
 }
 
 void store_distrust(struct store *s)

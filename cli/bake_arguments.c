@@ -15,21 +15,11 @@ void bake_arguments_fini(struct bake_arguments *a)
     free(a->names);
     free(a->list);
     free(a->recipe_path);
-    free(a->plain_http_hosts.items);
+    image_arguments_fini(&a->images);
     free(a->api_key);
 }
 
 /* ---- What options take ---- */
-
-static int add_text(struct text_list *list, const char *text, struct err *e)
-{
-    int rc = mem_grow(&list->items, &list->capacity, list->count + 2, sizeof(*list->items), e);
-    if (rc < 0)
-        return rc;
-    list->items[list->count++] = text;
-    list->items[list->count] = NULL;
-    return 0;
-}
 
 static int take_tasks_dir(void *arguments, const char *value, struct err *e UNUSED)
 {
@@ -107,14 +97,6 @@ static int take_recipe(void *arguments, const char *value, struct err *e UNUSED)
     return 0;
 }
 
-static int take_plain_http(void *arguments, const char *value, struct err *e)
-{
-    struct bake_arguments *a = arguments;
-    int rc = add_text(&a->plain_http_hosts, value, e);
-    a->bake.plain_http_hosts = a->plain_http_hosts.items;
-    return rc;
-}
-
 const struct option_row bake_option_rows[] = {
     {"tasks-dir", "DIR", "directory of task directories, each with a task.toml", take_tasks_dir},
     {"all", NULL, "every task of the directory", take_all},
@@ -125,7 +107,7 @@ const struct option_row bake_option_rows[] = {
      take_level},
     {"recipe", "FILE", "recipe, or the name of a shipped one: tb2, demo (default: tb2)",
      take_recipe},
-    {"plain-http", "HOST", "speak plain HTTP to this registry (loopback: always)", take_plain_http},
+    IMAGE_OPTION_ROWS,
     {NULL, NULL, NULL, NULL},
 };
 

@@ -4,23 +4,16 @@
 #define TB2_CLI_BAKE_ARGUMENTS_H
 
 #include "cli/cmd.h"
-#include "cli/options.h"
-
-/* A list of texts that grows; NULL-terminated once it holds any. */
-struct text_list {
-    const char **items;
-    size_t count;
-    size_t capacity;
-};
+#include "cli/image_arguments.h"
 
 struct bake_arguments {
+    struct image_arguments images;
     struct bake_options bake; /* points into the rest */
     bool all;
     char *names;       /* the --tasks text, cut at its commas */
     const char **list; /* pointers into it */
     const char *recipe;
     char *recipe_path;
-    struct text_list plain_http_hosts;
     char *api_key;
 };
 

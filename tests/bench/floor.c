@@ -211,13 +211,13 @@ int main(int argc, char **argv)
     f.chunk = mem_zalloc(CHUNK_SIZE_MAX);
     f.packed = mem_zalloc(ZSTD_COMPRESSBOUND(CHUNK_SIZE_MAX));
     struct err e = ERR_INIT;
-    struct registry_options options = {0};
+    struct image_options options = {0};
     struct image_room room = {0};
     int rc = f.seen && f.compressor && f.chunk && f.packed ? 0 : err_nomem(&e, "floor");
     if (rc == 0)
         rc = store_open(&f.store, argv[2], &e);
     if (rc == 0)
-        rc = image_room_open(&room, f.store, &options, &e);
+        rc = image_room_open(&room, f.store, &options, NULL, &e);
     for (int i = 3; rc == 0 && i < argc; i++)
         rc = take_image(&f, &room, argv[i], &e);
     if (rc == 0)

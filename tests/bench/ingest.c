@@ -95,9 +95,9 @@ static void report(const struct bench *b, struct store *s, int64_t wall_ms)
 
 static int open_room(struct bench *b, struct store *s, struct err *e)
 {
-    struct registry_options options = {0};
+    struct image_options options = {0};
     store_set_compression_level(s, b->level);
-    int rc = image_room_open(&b->room, s, &options, e);
+    int rc = image_room_open(&b->room, s, &options, NULL, e);
     if (rc < 0)
         return rc;
     ingest_gate_free(b->room.ingest);
