@@ -93,6 +93,11 @@ static int download(struct image_work *w, size_t n, struct err *e)
     int rc = file_make_dirs(dir, "blobs/partial", e);
     if (rc == 0)
         rc = open_partial(&fd, w->room->store, partial, e);
+    struct stat st = {0};
+    if (rc == 0 && fstat(fd, &st) < 0)
+        rc = err_sys(e, "%s", partial);
+    if (rc == 0 && d->size > (uint64_t)st.st_size)
+        rc = file_need_room(fd, d->size - (uint64_t)st.st_size, e);
     if (rc == 0)
         rc = registry_blob(w->room->registry, &w->image->ref, d, fd, &w->progress, e);
     if (rc < 0)
