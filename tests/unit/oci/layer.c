@@ -748,11 +748,7 @@ static void every_allocation_may_fail(void **state)
     struct err ignored = ERR_INIT;
     assert_int_equal(source_from_memory(&source, blob.data, blob.len, &ignored), 0);
     int rc = -1;
-    for (unsigned long nth = 1; rc < 0 || options.threads == false; nth++) {
-        if (rc == 0) { /* once more from the start, with threads */
-            options.threads = true;
-            nth = 1;
-        }
+    for (unsigned long nth = 1; rc < 0; nth++) {
         struct err e = ERR_INIT;
         struct oci_layer *layer = NULL;
         mem_fail_nth(nth);

@@ -144,12 +144,34 @@ static void damage_in_its_place(void **state)
     assert_string_equal(e[0].text, e[1].text);
 }
 
+static void every_allocation_may_fail(void **state)
+{
+    struct world *w = *state;
+    struct oci_descriptor d = {.media_type = media_type, .size = w->blobs[1].len};
+    struct oci_stream_options options = {
+        .blob = &d, .plain_algorithm = DIGEST_SHA256, .threads = true};
+    struct source source;
+    struct err e = ERR_INIT;
+    assert_int_equal(source_from_memory(&source, w->blobs[1].data, w->blobs[1].len, &e), 0);
+    int rc = -1;
+    for (unsigned long nth = 1; rc < 0; nth++) {
+        struct oci_stream *s = NULL;
+        mem_fail_nth(nth);
+        rc = oci_stream_new(&s, &source, &options, &e);
+        mem_fail_nth(0);
+        assert_true(rc == -ERR_NOMEM || (rc == 0 && nth > 5));
+        oci_stream_free(s);
+    }
+    source_close(&source);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_bytes_in_order),
         cmocka_unit_test(given_up_at_any_time),
         cmocka_unit_test(damage_in_its_place),
+        cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests_name("oci stream", tests, make_world, drop_world);
 }
