@@ -95,9 +95,10 @@ struct json *bake_event_json(const struct bake_event *event);
 
 struct registry_network; /* registry/registry.h, which has the fini too */
 
-/* Reads registries.yaml (docs/registries.md). ERR_INPUT with file, line and column. */
+/* Reads registries.yaml (docs/registries.md), a registries.conf if the name ends so, or a directory
+ * of hosts.toml files. ERR_INPUT with file, line and column. */
 int registries_load(struct registry_network *out, const char *path, struct err *e) MUST_USE;
-/* The same from text. */
+/* The same from text, which is no directory's. */
 int registries_parse(struct registry_network *out, const char *path, const void *text, size_t len,
                      struct err *e) MUST_USE;
 
