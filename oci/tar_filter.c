@@ -458,19 +458,29 @@ static int end_mark(struct oci_tar *t, size_t at, struct err *e)
     return pass(t);
 }
 
-/* Where the PAX header of the entry in hand is in the group; both are 0 before there is one. */
-struct pax_place {
+/* Where an extended header of the entry in hand is in the group; both are 0 before there is one. */
+struct extended_place {
     size_t at;
     size_t end;
 };
 
-/* Of several PAX headers before one entry the last one counts, as with Docker and containerd;
- * libarchive stumbles over them. Takes the earlier one out of the group. */
-static void drop_earlier(struct oci_tar *t, const struct pax_place *earlier)
+/*
+ * Takes an extended header out of the group. Of several PAX headers before one entry the last one
+ * counts, as with Docker and containerd; libarchive stumbles over them. A GNU long name of no bytes
+ * is none.
+ */
+static void drop_extended(struct oci_tar *t, const struct extended_place *place)
 {
-    memmove(t->group.data + earlier->at, t->group.data + earlier->end, t->group.len - earlier->end);
-    t->group.len -= earlier->end - earlier->at;
+    memmove(t->group.data + place->at, t->group.data + place->end, t->group.len - place->end);
+    t->group.len -= place->end - place->at;
     t->group.data[t->group.len] = 0;
+}
+
+static bool is_empty_name(const struct oci_tar *t, const struct extended_place *place)
+{
+    const uint8_t *header = t->group.data + place->at;
+    bool is_name = header[FIELD_TYPE] == 'L' || header[FIELD_TYPE] == 'K';
+    return is_name && (place->end == place->at + BLOCK || header[BLOCK] == 0);
 }
 
 /* One header about the next, at `*at` of the group; moves `*at` behind it. *cut: it is not all there. */
@@ -587,7 +597,7 @@ static int take_group(struct oci_tar *t, struct err *e)
 {
     t->facts = (struct oci_tar_facts){.off = t->off};
     struct extended x = {0};
-    struct pax_place pax = {0};
+    struct extended_place pax = {0};
     for (size_t at = 0;;) {
         int rc = gather(t, at + BLOCK, e);
         if (rc < 0)
@@ -607,18 +617,22 @@ static int take_group(struct oci_tar *t, struct err *e)
             return take_entry(t, at, &x, e);
         bool is_pax = header[FIELD_TYPE] == 'x' || header[FIELD_TYPE] == 'X';
         if (is_pax && pax.end > 0) {
-            drop_earlier(t, &pax);
+            drop_extended(t, &pax);
             at -= pax.end - pax.at;
             x = (struct extended){0};
         }
-        if (is_pax)
-            pax.at = at;
+        struct extended_place place = {.at = at};
         bool cut = false;
         rc = take_extended(t, &at, &x, &cut, e);
         if (rc < 0 || cut)
             return rc < 0 ? rc : pass(t);
+        place.end = at;
         if (is_pax)
-            pax.end = at;
+            pax = place;
+        if (is_empty_name(t, &place)) {
+            drop_extended(t, &place);
+            at = place.at;
+        }
     }
 }
 
