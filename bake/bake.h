@@ -15,8 +15,10 @@
 #include "bake/vm.h"
 #include "base/cancel.h"
 #include "base/err.h"
+#include "base/io.h"
 #include "base/json.h"
 #include "blockdev/blockdev.h"
+#include "oci/oci.h"
 
 /* ---- Stages and events -------------------------------------------------------------------- */
 
@@ -89,6 +91,55 @@ typedef void bake_event_sink(void *ctx, const struct bake_event *event);
  * short. */
 struct json *bake_event_json(const struct bake_event *event);
 
+/* ---- Registries ---------------------------------------------------------------------------- */
+
+struct registry_network; /* registry/registry.h, which has the fini too */
+
+/* Reads registries.yaml (docs/registries.md), a registries.conf if the name ends so, or a directory
+ * of hosts.toml files. ERR_INPUT with file, line and column. */
+int registries_load(struct registry_network *out, const char *path, struct err *e) MUST_USE;
+/* The same from text, which is no directory's. */
+int registries_parse(struct registry_network *out, const char *path, const void *text, size_t len,
+                     struct err *e) MUST_USE;
+
+/* ---- Images -------------------------------------------------------------------------------- */
+
+/* Where images may come from; all zero is fine. Pointers are borrowed as long as the options are. */
+struct image_options {
+    const char *docker_config; /* see registry_options.config_path */
+    const struct registry_network *network; /* NULL: nothing known */
+    const char *const *plain_http_hosts;
+    bool offline;         /* make no request: images in files, and what the store has */
+    const char *platform; /* "os/architecture[/variant]"; NULL: this machine's */
+};
+
+/* For looking at an image without making anything of it. */
+struct image_look {
+    struct image_options images;
+    const struct cancel *cancel;
+};
+
+/*
+ * What an image says of itself; only its documents are fetched. *out, for json_free, has: reference
+ * (in full), digest, config_digest, os, architecture, size (bytes of all layers as they are pulled),
+ * layers (bottom first: digest, media_type, size, diff_id, ingested, and of the step that made it
+ * created_by and comment), and as the config has them, if it has: variant, created, author, config,
+ * history.
+ */
+int image_inspect(struct json **out, struct store *s, const char *reference,
+                  const struct image_look *look, struct err *e) MUST_USE;
+
+/* The merged tree as text (docs/formats/tree.md). Blobs of layers that the store lacks are pulled;
+ * what they become is not stored. ERR_BUSY when that is needed while a bake works in the store. */
+int image_tree(struct store *s, const char *reference, const struct image_look *look,
+               const struct sink *out, struct err *e) MUST_USE;
+
+/* Receives the differences of two trees, content included, in order; none: they are the same. As
+ * image_tree otherwise. */
+typedef int image_difference_sink(void *ctx, const struct oci_difference *d, struct err *e);
+int image_diff(struct store *s, const char *const references[2], const struct image_look *look,
+               image_difference_sink *sink, void *ctx, struct err *e) MUST_USE;
+
 /* ---- A run --------------------------------------------------------------------------------- */
 
 struct bake_options {
@@ -100,8 +151,7 @@ struct bake_options {
     bool force;    /* bake although the template is there */
     unsigned jobs; /* tasks at once; 0: from cores and memory */
     enum vm_accel accel;
-    const char *docker_config; /* see registry_options.config_path */
-    const char *const *plain_http_hosts;
+    struct image_options images;
     const char *e2b_api_url; /* NULL: local catalog only */
     const char *e2b_api_key;
     bake_event_sink *events; /* may be NULL */
@@ -114,6 +164,9 @@ struct bake_report {
     size_t count;
     int64_t wall_ms;
     uint64_t manifest_heads, manifest_gets, blob_gets, blob_bytes;
+    uint64_t mirrored, rate_waits; /* as in registry_stats, as the rest */
+    bool has_quota;
+    uint64_t quota_remaining, quota_limit;
     size_t vm_tasks; /* tasks that started VMs */
     struct store_stats store;
     char *journal; /* path of the run's journal, relative to the store */
@@ -222,8 +275,7 @@ int template_verify(const struct template *t, struct store *s, const struct temp
 
 struct disk_options {
     uint64_t free_size; /* bytes that must be free on it */
-    const char *docker_config;
-    const char *const *plain_http_hosts;
+    struct image_options images;
     const struct cancel *cancel;
 };
 

@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 
 enum { GUEST_MEMORY_DEFAULT_MB = 2048, JOBS_MAX = 64 };
@@ -54,16 +55,13 @@ static int open_server(struct run *run, struct err *e)
     const struct bake_options *o = run->options;
     if (!o->e2b_api_url)
         return 0;
+    if (o->images.offline) {
+        log_event(LOG_WARN, "bake", "offline: nothing is registered at %s", o->e2b_api_url);
+        return 0;
+    }
     struct e2b_options server = {
         .api_url = o->e2b_api_url, .api_key = o->e2b_api_key, .cancel = o->cancel};
     return e2b_new(&run->server, &server, e);
-}
-
-static struct registry_options registry_settings(const struct bake_options *o)
-{
-    return (struct registry_options){.plain_http_hosts = o->plain_http_hosts,
-                                     .config_path = o->docker_config,
-                                     .cancel = o->cancel};
 }
 
 static int run_open(struct run *run, struct store *s, const struct bake_options *o, struct err *e)
@@ -77,8 +75,7 @@ static int run_open(struct run *run, struct store *s, const struct bake_options 
     run->recipe_json = recipe_canonical(run->recipe);
     if (!run->recipe_json)
         return err_nomem(e, "recipe");
-    struct registry_options registry = registry_settings(o);
-    rc = image_room_open(&run->images, s, &registry, e);
+    rc = image_room_open(&run->images, s, &o->images, o->cancel, e);
     if (rc == 0)
         rc = open_server(run, e);
     return rc;
@@ -231,11 +228,18 @@ static void run_tasks(struct run *run, struct bake_report *report)
 static void fill_report(struct bake_report *out, struct run *run, int64_t start_ms)
 {
     out->wall_ms = clock_ms() - start_ms;
-    struct registry_stats stats = registry_stats(run->images.registry);
+    struct registry_stats stats = {0};
+    if (run->images.registry)
+        stats = registry_stats(run->images.registry);
     out->manifest_heads = stats.manifest_heads;
     out->manifest_gets = stats.manifest_gets;
     out->blob_gets = stats.blob_gets;
     out->blob_bytes = stats.blob_bytes;
+    out->mirrored = stats.mirrored;
+    out->rate_waits = stats.rate_waits;
+    out->has_quota = stats.has_quota;
+    out->quota_remaining = stats.quota_remaining;
+    out->quota_limit = stats.quota_limit;
     out->vm_tasks = run->gate.entered;
     out->store = store_stats(run->store);
 }
@@ -265,6 +269,8 @@ int bake_run(struct bake_report *out, struct store *s, const struct bake_options
     if (rc == 0)
         rc = list_tasks(out, o, e);
     /* Kernel and VMM are part of every task's key; what is missing is missing for all of them. */
+    if (rc == 0 && o->images.offline)
+        rc = guest_kernel_check(o->cache_dir, e);
     if (rc == 0)
         rc = machine_room_open(&run.machines, s, o->cache_dir, o->accel, o->cancel, e);
     if (rc == 0)

@@ -10,6 +10,7 @@
 #include "base/cancel.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "registry/registry.h"
 
 /* Exit statuses; docs/errors.md has them for people. */
 enum {
@@ -29,13 +30,21 @@ struct global_options {
     enum vm_accel accel;
     bool json;
     bool verbose;
+    const char *registries; /* --registries; NULL: the usual places */
+    const char *ca_file;    /* --ca */
     struct cancel *cancel;
 };
+
+struct option_row;
 
 struct command {
     const char *name;
     const char *arguments; /* for the usage line */
     const char *summary;
+    /* Table of its own options (cli/options.h), up to a row of zeros; NULL: it reads its options
+     * itself, and `summary` has their help. */
+    const struct option_row *options;
+    const char *notes; /* what --help says after the table; NULL: nothing */
     /* argv[0] is the command's name. Returns the exit status. */
     int (*run)(struct global_options *g, int argc, char **argv);
 };
@@ -46,11 +55,14 @@ extern const struct command command_show;
 extern const struct command command_run;
 extern const struct command command_verify;
 extern const struct command command_disk;
+extern const struct command command_store;
+extern const struct command command_image;
 
 /* Long options that every command takes; `option_global` handles them. */
 #define GLOBAL_LONG_OPTIONS                                                                        \
     {"store", required_argument, NULL, 's'}, {"cache", required_argument, NULL, 'c'},              \
         {"accel", required_argument, NULL, 'a'}, {"json", no_argument, NULL, 'j'},                 \
+        {"registries", required_argument, NULL, 'N'}, {"ca", required_argument, NULL, 'C'},        \
         {"verbose", no_argument, NULL, 'v'},                                                       \
     {                                                                                              \
         "help", no_argument, NULL, 'h'                                                             \
@@ -73,6 +85,11 @@ int usage_error(const struct command *c, const char *fmt, ...) PRINTF_LIKE(2, 3)
 int open_store(struct store **out, const struct global_options *g, struct err *e) MUST_USE;
 /* For commands that read it: ERR_NOTFOUND where there is none. */
 int open_existing_store(struct store **out, const struct global_options *g, struct err *e) MUST_USE;
+
+/* Reads --registries, or the file in the usual place that is there, and --ca; for
+ * registry_network_fini. */
+int open_network(struct registry_network *out, const struct global_options *g,
+                 struct err *e) MUST_USE;
 
 /* True if `name` is a command's. */
 bool is_command(const char *name);

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: MIT */
+/* Options as a table: getopt_long gets its list from it, and people their help. */
+#include "cli/options.h"
+
+#include <assert.h>
+#include <getopt.h>
+#include <string.h>
+
+enum {
+    OPTION_FIRST = 256, /* values of getopt_long from here on are rows */
+    NAME_WIDTH_MAX = 26 /* a longer one has its help on the next line */
+};
+
+static int argument_kind(const struct option_row *row)
+{
+    if (!row->argument)
+        return no_argument;
+    return row->argument[0] == '[' ? optional_argument : required_argument;
+}
+
+/* The common options, then the table's. */
+static void fill_list(struct option list[OPTIONS_MAX], const struct command *c)
+{
+    const struct option common[] = {GLOBAL_LONG_OPTIONS};
+    size_t count = 0;
+    for (size_t i = 0; i < ARRAY_LEN(common); i++)
+        list[count++] = common[i];
+    for (size_t i = 0; c->options[i].help; i++) {
+        const struct option_row *row = &c->options[i];
+        assert(count + 1 < OPTIONS_MAX);
+        if (row->name)
+            list[count++] =
+                (struct option){row->name, argument_kind(row), NULL, OPTION_FIRST + (int)i};
+    }
+    list[count] = (struct option){NULL, 0, NULL, 0};
+}
+
+int options_parse(void *arguments, const struct command *c, struct global_options *g, int argc,
+                  char **argv, int *status, struct err *e)
+{
+    struct option list[OPTIONS_MAX];
+    fill_list(list, c);
+    *status = -1;
+    int option;
+    int rc = 0;
+    while (rc == 0 && *status < 0 &&
+           (option = getopt_long(argc, argv, GLOBAL_SHORT_OPTIONS, list, NULL)) != -1) {
+        if (option >= OPTION_FIRST)
+            rc = c->options[option - OPTION_FIRST].take(arguments, optarg, e);
+        else
+            *status = option_global(g, c, option, optarg);
+    }
+    return rc;
+}
+
+/* "--name ARGUMENT", "--name[=ARGUMENT]" */
+static int print_name(const struct option_row *row, char *text, size_t len)
+{
+    const char *argument = row->argument ? row->argument : "";
+    const char *between = !row->argument || argument[0] == '[' ? "" : " ";
+    return snprintf(text, len, "--%s%s%s", row->name, between, argument);
+}
+
+static int names_width(const struct option_row *rows)
+{
+    int width = 0;
+    char name[128];
+    for (size_t i = 0; rows[i].help; i++) {
+        int len = rows[i].name ? print_name(&rows[i], name, sizeof(name)) : 0;
+        if (len > width && len <= NAME_WIDTH_MAX)
+            width = len;
+    }
+    return width;
+}
+
+static void print_row(const struct option_row *row, int width)
+{
+    char name[128];
+    int len = print_name(row, name, sizeof(name));
+    printf("  %-*s", width, name);
+    if (len > width)
+        printf("\n  %*s", width, "");
+    const char *at = row->help;
+    for (;;) {
+        size_t line = strcspn(at, "\n");
+        printf("  %.*s\n", (int)line, at);
+        if (!at[line])
+            return;
+        at += line + 1;
+        printf("  %*s", width, "");
+    }
+}
+
+void options_print(const struct option_row *rows)
+{
+    int width = names_width(rows);
+    for (size_t i = 0; rows[i].help; i++) {
+        if (rows[i].name)
+            print_row(&rows[i], width);
+        else
+            printf("%s%s\n", i > 0 ? "\n" : "", rows[i].help);
+    }
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT */
+/* Private to cli: options as a table, from which they are read and --help is printed. */
+#ifndef TB2_CLI_OPTIONS_H
+#define TB2_CLI_OPTIONS_H
+
+#include "cli/cmd.h"
+
+/* One option, or with `name` NULL a heading that stands before those that follow. A row of zeros
+ * ends a table. */
+struct option_row {
+    const char *name;     /* without the dashes */
+    const char *argument; /* as --help shows it; NULL: none; in brackets: may be left out */
+    const char *help;     /* lines parted by newlines; of a heading, the heading */
+    /* Takes the option; `value` is NULL without an argument and lives as long as argv. */
+    int (*take)(void *arguments, const char *value, struct err *e);
+};
+
+/* Options of one command at most, with the common ones. */
+enum { OPTIONS_MAX = 96 };
+
+/*
+ * Reads the options of a command that has a table (command.options), and the common ones. `optind`
+ * is then the first word that is none. *status is -1, or what the program must end with at once:
+ * help was asked for, or getopt has said what is wrong.
+ */
+int options_parse(void *arguments, const struct command *c, struct global_options *g, int argc,
+                  char **argv, int *status, struct err *e) MUST_USE;
+
+/* The table as --help shows it. */
+void options_print(const struct option_row *rows);
+
+#endif
