@@ -83,15 +83,23 @@ def describe(path):
 
 def scan(root):
     """{path: facts} as a listing has them, without lost+found."""
+    before = os.getcwd()
+    os.chdir(root)  # paths may be as long as they can be
+    try:
+        return scan_here()
+    finally:
+        os.chdir(before)
+
+
+def scan_here():
     tree, links, waiting = {}, {}, ["."]
     while waiting:
         path = waiting.pop()
-        full = os.path.join(root, path)
-        tree[path], info = describe(full)
+        tree[path], info = describe(path)
         if tree[path].get("nlink", 1) > 1:
             links.setdefault(info.st_ino, []).append(path)
         if tree[path]["type"] == "dir":
-            names = [name if path == "." else path + "/" + name for name in os.listdir(full)]
+            names = [name if path == "." else path + "/" + name for name in os.listdir(path)]
             waiting += [name for name in names if name != "lost+found"]
     for paths in links.values():
         for path in paths:
