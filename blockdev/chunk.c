@@ -254,8 +254,8 @@ static void discard_damaged(struct store *s, const char *path, int fd)
         unlinkat(store_dir(s), path, 0); /* a store that may not be written keeps it */
 }
 
-static int chunk_read(struct store *s, struct chunk_codec *c, const struct digest *d, void *data,
-                      size_t *len, struct err *e)
+int store_read_chunk(struct store *s, struct chunk_codec *c, const struct digest *d, void *data,
+                     size_t *len, struct err *e)
 {
     char path[CHUNK_PATH_MAX];
     AUTO_FD int fd = -1;
@@ -284,9 +284,12 @@ int store_get_chunk(struct store *s, const struct digest *d, void *data, size_t 
     if (rc < 0)
         return rc;
     size_t got = 0;
-    rc = chunk_read(s, c, d, data, &got, e);
-    if (rc == -ERR_CORRUPT || rc == -ERR_DIGEST || rc == -ERR_NOTFOUND)
+    rc = store_read_chunk(s, c, d, data, &got, e);
+    if (rc == -ERR_CORRUPT || rc == -ERR_DIGEST || rc == -ERR_NOTFOUND) {
+        store_count_reader(s, 1);
         rc = store_fetch_chunk(s, c, d, data, &got, e);
+        store_count_reader(s, -1);
+    }
     store_give_codec(s, c);
     if (rc < 0) {
         char text[DIGEST_TEXT_MAX];

@@ -32,7 +32,6 @@ enum {
     TMP_NAME_MAX = 64,
     RECHECK_SLACK_SECONDS = 24 * 60 * 60, /* for clocks that were set back */
     BOOT_ID_MAX = 64,
-    SOURCE_LIMIT_MS = 30 * 1000,
 };
 
 static const char *const directories[] = {"tmp",   "chunks",    "blobs",   "layers",
@@ -50,10 +49,9 @@ struct store {
     int level;             /* of compression; set before the first codec is made */
     struct chunk_codec *idle[IDLE_CODECS_MAX];
     size_t idle_count;
-    atomic_bool marked;                /* tmp/<name>/boot is there, durably */
-    atomic_bool distrusted;            /* what is there is verified before it counts as there */
-    const struct chunk_source *source; /* borrowed; NULL: none */
-    int64_t source_limit_ms;
+    atomic_bool marked;     /* tmp/<name>/boot is there, durably */
+    atomic_bool distrusted; /* what is there is verified before it counts as there */
+    struct chunk_fetches fetches;
     atomic_uint_least64_t chunks_put, chunks_new, chunk_bytes_new;
     atomic_uint_least64_t maps_unsynced; /* written without waiting for the disk */
     atomic_uint_least64_t synced;        /* of chunks_put and these together, so many are durable */
@@ -278,7 +276,7 @@ int store_open(struct store **out, const char *path, struct err *e)
     if (!s)
         return err_nomem(e, "store");
     s->dir = s->tmp_dir = s->tmp_lock = -1;
-    s->source_limit_ms = SOURCE_LIMIT_MS;
+    chunk_fetches_init(&s->fetches);
     s->level = CHUNK_LEVEL_DEFAULT;
     pthread_mutex_init(&s->mutex, NULL);
     int rc = file_open_dir(&s->dir, AT_FDCWD, path, e);
@@ -306,6 +304,7 @@ void store_close(struct store *s)
         err_clear(&ignored);
     for (size_t i = 0; i < s->idle_count; i++)
         chunk_codec_free(s->idle[i]);
+    chunk_fetches_fini(&s->fetches);
     pthread_mutex_destroy(&s->mutex);
     file_close(&s->tmp_lock);
     file_close(&s->tmp_dir);
@@ -352,18 +351,12 @@ void store_distrust(struct store *s)
 
 void store_set_source(struct store *s, const struct chunk_source *source)
 {
-    s->source = source;
+    s->fetches.source = source;
 }
 
-void store_set_source_limit(struct store *s, int64_t limit_ms)
+struct chunk_fetches *store_fetches(struct store *s)
 {
-    s->source_limit_ms = limit_ms;
-}
-
-const struct chunk_source *store_source(const struct store *s, int64_t *limit_ms)
-{
-    *limit_ms = s->source_limit_ms;
-    return s->source;
+    return &s->fetches;
 }
 
 bool store_is_distrusted(const struct store *s)
