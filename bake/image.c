@@ -110,14 +110,32 @@ static int read_layout_document(struct image *i, const struct oci_descriptor *d,
     return rc == 0 ? check_document(&d->digest, out, e) : rc;
 }
 
-/* The manifest or index that `d` names: from the layout, the store, or the registry. */
-static int fetch_document(struct image *i, struct image_room *r, const struct oci_descriptor *d,
-                          struct buf *out, struct err *e)
+typedef int document_fetch(struct image *i, struct image_room *r, const struct oci_descriptor *d,
+                           struct buf *out, struct err *e);
+
+/* A document from the store, or else fetched: once, however many tasks want it. */
+static int document_once(struct image *i, struct image_room *r, const struct oci_descriptor *d,
+                         document_fetch *fetch, struct buf *out, struct err *e)
 {
-    if (i->layout)
-        return read_layout_document(i, d, out, e);
     if (read_stored(r->store, &d->digest, out, e) == 0)
         return 0;
+    char digest[DIGEST_TEXT_MAX];
+    AUTO_FREE char *key = mem_printf("document %s", digest_print(&d->digest, digest));
+    if (!key)
+        return err_nomem(e, digest);
+    bool mine = false;
+    int rc = once_begin(r->once, key, &mine, NULL, e);
+    if (rc < 0 || (!mine && read_stored(r->store, &d->digest, out, e) == 0))
+        return rc;
+    rc = fetch(i, r, d, out, e);
+    if (mine)
+        once_end(r->once, key, rc, NULL, e);
+    return rc;
+}
+
+static int fetch_manifest(struct image *i, struct image_room *r, const struct oci_descriptor *d,
+                          struct buf *out, struct err *e)
+{
     struct oci_ref pinned = i->ref;
     pinned.has_digest = true;
     pinned.digest = d->digest;
@@ -127,6 +145,15 @@ static int fetch_document(struct image *i, struct image_room *r, const struct oc
         rc = put_stored(r->store, &d->digest, out, e);
     oci_descriptor_fini(&got);
     return rc;
+}
+
+/* The manifest or index that `d` names: from the layout, the store, or the registry. */
+static int fetch_document(struct image *i, struct image_room *r, const struct oci_descriptor *d,
+                          struct buf *out, struct err *e)
+{
+    if (i->layout)
+        return read_layout_document(i, d, out, e);
+    return document_once(i, r, d, fetch_manifest, out, e);
 }
 
 /* The digest that the reference stands for now. */
@@ -167,17 +194,28 @@ static int resolve_tag_once(struct image *i, struct image_room *r, struct digest
     return rc;
 }
 
+static int pinned_tag(struct image *i, struct image_room *r, struct digest *out, struct err *e)
+{
+    bool found = false;
+    int rc = i->ref.has_digest ? 0 : pins_find(r->pins, i->text, &found, out, e);
+    return rc < 0 || found ? rc : resolve_tag_once(i, r, out, e);
+}
+
 static int start_descriptor(struct image *i, struct image_room *r, struct oci_descriptor *out,
                             struct err *e)
 {
     if (i->ref.transport == OCI_LAYOUT) {
-        int rc = oci_layout_open(&i->layout, i->ref.repository, e);
+        bool found; /* where it is held to something, pins_note compares */
+        struct digest ignored;
+        int rc = i->ref.has_digest ? 0 : pins_find(r->pins, i->text, &found, &ignored, e);
+        if (rc == 0)
+            rc = oci_layout_open(&i->layout, i->ref.repository, e);
         return rc < 0 ? rc : oci_layout_resolve(i->layout, &i->ref, out, e);
     }
     out->media_type = mem_strdup("");
     if (!out->media_type)
         return err_nomem(e, i->text);
-    return resolve_tag_once(i, r, &out->digest, e);
+    return pinned_tag(i, r, &out->digest, e);
 }
 
 /* Follows indexes down to an image manifest. `at` is updated as it goes. */
@@ -211,15 +249,9 @@ static int find_manifest(struct image *i, struct image_room *r, struct oci_descr
     return err_set(e, ERR_CORRUPT, "indexes are nested deeper than %d", INDEX_DEPTH_MAX);
 }
 
-static int fetch_config_blob(struct image *i, struct image_room *r, struct buf *out, struct err *e)
+static int fetch_config(struct image *i, struct image_room *r, const struct oci_descriptor *d,
+                        struct buf *out, struct err *e)
 {
-    const struct oci_descriptor *d = &i->manifest.config;
-    if (d->size > LIMIT_CONFIG)
-        return err_set(e, ERR_LIMIT, "config of %llu bytes", (unsigned long long)d->size);
-    if (i->layout)
-        return read_layout_document(i, d, out, e);
-    if (read_stored(r->store, &d->digest, out, e) == 0)
-        return 0;
     AUTO_FILE_TMP struct file_tmp t = {.fd = -1};
     int rc = file_tmp_open(&t, store_tmp_dir(r->store), e);
     if (rc == 0)
@@ -235,6 +267,16 @@ static int fetch_config_blob(struct image *i, struct image_room *r, struct buf *
     if (rc == 0)
         rc = put_stored(r->store, &d->digest, out, e);
     return rc;
+}
+
+static int fetch_config_blob(struct image *i, struct image_room *r, struct buf *out, struct err *e)
+{
+    const struct oci_descriptor *d = &i->manifest.config;
+    if (d->size > LIMIT_CONFIG)
+        return err_set(e, ERR_LIMIT, "config of %llu bytes", (unsigned long long)d->size);
+    if (i->layout)
+        return read_layout_document(i, d, out, e);
+    return document_once(i, r, d, fetch_config, out, e);
 }
 
 static int load_config(struct image *i, struct image_room *r, bool check_platform, struct err *e)
@@ -268,6 +310,7 @@ int image_resolve(struct image **out, struct image_room *r, const char *text, st
     if (rc < 0)
         return rc;
     rc = start_descriptor(i, r, &at, e);
+    i->root = at.digest;
     if (rc == 0)
         rc = find_manifest(i, r, &at, &check_platform, e);
     if (rc == 0)

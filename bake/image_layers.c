@@ -53,7 +53,11 @@ static int download(struct image *i, struct image_room *r, const struct oci_desc
     if (rc == 0)
         rc = file_open(&fd, dir, partial, O_RDWR | O_CREAT, 0666, e);
     if (rc == 0)
-        rc = registry_blob(r->registry, &i->ref, d, fd, progress, e);
+        rc = slots_enter(r->network, r->cancel, e);
+    if (rc < 0)
+        return rc;
+    rc = registry_blob(r->registry, &i->ref, d, fd, progress, e);
+    slots_leave(r->network);
     if (rc < 0)
         return rc;
     if (fdatasync(fd) < 0 || renameat(dir, partial, dir, final) < 0)
@@ -111,7 +115,11 @@ static int ingest_blob(struct image *i, struct image_room *r, size_t n, struct e
     if (rc < 0)
         return rc;
     struct layer_blob blob = {&source, d, &i->config.diff_ids[n]};
-    rc = layer_ingest(r->store, &blob, machine_cores(), r->cancel, e);
+    rc = slots_enter(r->cpu, r->cancel, e);
+    if (rc == 0) {
+        rc = layer_ingest(r->store, &blob, machine_cores(), r->cancel, e);
+        slots_leave(r->cpu);
+    }
     source_close(&source);
     return rc;
 }

@@ -109,7 +109,7 @@ int toml_value_word(struct toml_scan *s, struct toml *t, struct err *e) MUST_USE
 
 enum node_kind { NODE_SCALAR, NODE_SEQUENCE, NODE_MAPPING };
 
-enum { NODE_DEPTH_MAX = 32, NODE_COUNT_MAX = 100000 };
+enum { NODE_DEPTH_MAX = 32, NODE_COUNT_MAX = 1000000 };
 
 struct node {
     enum node_kind kind;
@@ -172,6 +172,13 @@ int node_argv(char ***out, const char *path, const char *key, const struct node 
 int node_env(struct env_pair **out, size_t *count, const char *path, const struct node *node,
              struct err *e) MUST_USE;
 void argv_free(char **argv);
+
+/* ---- Sets (task_set.c) --------------------------------------------------------------------- */
+
+/* Adds an entry; borrowed until the next one. ERR_LIMIT past what a set may hold. */
+int task_set_add(struct task_set *set, const char *name, struct task_entry **out,
+                 struct err *e) MUST_USE;
+void task_set_sort(struct task_set *set);
 
 /* ---- Helpers (text.c) ---------------------------------------------------------------------- */
 
