@@ -12,6 +12,7 @@
 #include "base/mem.h"
 
 struct assembly {
+    const struct cancel *cancel; /* borrowed */
     size_t layer_count;
     struct oci_layer **layers;
     struct block_map **regions;
@@ -191,7 +192,7 @@ static int assemble(struct assembly *a, struct store *s, const struct image *i, 
     if (rc == 0)
         rc = place_regions(a, e);
     if (rc == 0)
-        rc = oci_tree_merge(&a->tree, a->layers, a->layer_count, e);
+        rc = oci_tree_merge(&a->tree, a->layers, a->layer_count, a->cancel, e);
     if (rc == 0)
         rc = disk_seed(&options.seed, i, free_size, e);
     if (rc < 0)
@@ -210,7 +211,7 @@ static int assemble(struct assembly *a, struct store *s, const struct image *i, 
 int image_assemble(struct image *i, struct image_room *r, uint64_t free_size,
                    struct block_map **out, struct digest *digest, struct err *e)
 {
-    struct assembly a = {0};
+    struct assembly a = {.cancel = r->cancel};
     AUTO_BLOCK_MAP struct block_map *disk = NULL;
     int rc = cancel_check(r->cancel, e);
     if (rc == 0)

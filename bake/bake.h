@@ -15,8 +15,10 @@
 #include "bake/vm.h"
 #include "base/cancel.h"
 #include "base/err.h"
+#include "base/io.h"
 #include "base/json.h"
 #include "blockdev/blockdev.h"
+#include "oci/oci.h"
 
 /* ---- Stages and events -------------------------------------------------------------------- */
 
@@ -96,6 +98,48 @@ typedef void bake_event_sink(void *ctx, const struct bake_event *event);
  * short. */
 struct json *bake_event_json(const struct bake_event *event);
 
+/* ---- Registries ---------------------------------------------------------------------------- */
+
+struct registry_network; /* registry/registry.h, which has the fini too */
+
+/* Reads registries.yaml (docs/registries.md). ERR_INPUT with file, line and column. */
+int registries_load(struct registry_network *out, const char *path, struct err *e) MUST_USE;
+/* The same from text. */
+int registries_parse(struct registry_network *out, const char *path, const void *text, size_t len,
+                     struct err *e) MUST_USE;
+
+/* ---- Images -------------------------------------------------------------------------------- */
+
+/* Where images may come from; all zero is fine. Pointers are borrowed as long as the options are. */
+struct image_options {
+    const char *docker_config;              /* see registry_options.config_path */
+    const struct registry_network *network; /* NULL: nothing known */
+    const char *const *plain_http_hosts;
+    bool offline;         /* make no request: images in files, and what the store has */
+    const char *platform; /* "os/architecture[/variant]"; NULL: this machine's */
+};
+
+/* For looking at an image without making anything of it. */
+struct image_look {
+    struct image_options images;
+    const struct cancel *cancel;
+};
+
+/* What an image says of itself; README has the members. Only its documents are fetched. */
+int image_inspect(struct json **out, struct store *s, const char *reference,
+                  const struct image_look *look, struct err *e) MUST_USE;
+
+/* The merged tree as text (docs/formats/tree.md). Blobs of layers that the store lacks are pulled;
+ * what they become is not stored. ERR_BUSY when that is needed while a bake works in the store. */
+int image_tree(struct store *s, const char *reference, const struct image_look *look,
+               const struct sink *out, struct err *e) MUST_USE;
+
+/* Receives the differences of two trees, content included, in order; none: they are the same. As
+ * image_tree otherwise. */
+typedef int image_difference_sink(void *ctx, const struct oci_difference *d, struct err *e);
+int image_diff(struct store *s, const char *const references[2], const struct image_look *look,
+               image_difference_sink *sink, void *ctx, struct err *e) MUST_USE;
+
 /* ---- A run --------------------------------------------------------------------------------- */
 
 /* Where tasks come from, one of the three, and which of them. */
@@ -139,8 +183,7 @@ struct bake_options {
     const char *recipe_path;
     bool force; /* bake although the template is there */
     enum vm_accel accel;
-    const char *docker_config; /* see registry_options.config_path */
-    const char *const *plain_http_hosts;
+    struct image_options images;
     const char *e2b_api_url; /* NULL: local catalog only */
     const char *e2b_api_key;
     bake_event_sink *events; /* may be NULL */
@@ -161,6 +204,9 @@ struct bake_report {
     size_t count;
     int64_t wall_ms;
     uint64_t manifest_heads, manifest_gets, blob_gets, blob_bytes;
+    uint64_t mirrored, rate_waits; /* as in registry_stats, as the rest */
+    bool has_quota;
+    uint64_t quota_remaining, quota_limit;
     size_t vm_tasks; /* tasks that started VMs */
     struct store_stats store;
     char *journal;            /* path of the run's journal, relative to the store */
@@ -287,8 +333,7 @@ int template_verify(const struct template *t, struct store *s, const struct temp
 
 struct disk_options {
     uint64_t free_size; /* bytes that must be free on it */
-    const char *docker_config;
-    const char *const *plain_http_hosts;
+    struct image_options images;
     const struct cancel *cancel;
 };
 

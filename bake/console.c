@@ -15,6 +15,7 @@
 
 #include "bake/internal.h"
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/file.h"
 #include "base/mem.h"
 
@@ -86,16 +87,8 @@ static void *console_main(void *argument)
 
 static int init_sync(struct console *c)
 {
-    pthread_condattr_t attr;
-    int sys = pthread_condattr_init(&attr);
-    if (sys != 0)
-        return sys;
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    sys = pthread_cond_init(&c->ended_cond, &attr);
-    pthread_condattr_destroy(&attr);
-    if (sys == 0)
-        sys = pthread_mutex_init(&c->lock, NULL);
-    return sys;
+    int sys = cond_init(&c->ended_cond);
+    return sys != 0 ? sys : pthread_mutex_init(&c->lock, NULL);
 }
 
 int console_start(struct console **out, int input, int dir, const char *path, struct err *e)
@@ -130,11 +123,10 @@ int console_start(struct console **out, int input, int dir, const char *path, st
 void console_drain(struct console *c, int64_t timeout_ms)
 {
     int64_t end = clock_ms() + timeout_ms;
-    struct timespec until = {.tv_sec = end / 1000, .tv_nsec = (end % 1000) * 1000000};
     pthread_mutex_lock(&c->lock);
-    int sys = 0;
-    while (!c->ended && sys == 0)
-        sys = pthread_cond_timedwait(&c->ended_cond, &c->lock, &until);
+    bool in_time = true;
+    while (!c->ended && in_time)
+        in_time = cond_wait_until(&c->ended_cond, &c->lock, end);
     pthread_mutex_unlock(&c->lock);
 }
 

@@ -25,14 +25,11 @@ static int assemble_image(struct digest *out, struct image_room *r, const char *
 int disk_assemble(struct digest *out, struct store *s, const char *reference,
                   const struct disk_options *o, struct err *e)
 {
-    struct registry_options registry = {.plain_http_hosts = o->plain_http_hosts,
-                                        .config_path = o->docker_config,
-                                        .cancel = o->cancel};
     AUTO_FD int lock = -1;
     struct image_room room = {0};
     int rc = run_lock(&lock, s, e);
     if (rc == 0)
-        rc = image_room_open(&room, s, &registry, e);
+        rc = image_room_open(&room, s, &o->images, o->cancel, e);
     if (rc == 0)
         rc = assemble_image(out, &room, reference, o->free_size, e);
     image_room_close(&room);

@@ -109,6 +109,12 @@ static void describe_report(struct json *j, const struct bake_report *r)
     json_set(j, "manifest_gets", json_new_integer((int64_t)r->manifest_gets));
     json_set(j, "blob_gets", json_new_integer((int64_t)r->blob_gets));
     json_set(j, "blob_bytes", json_new_integer((int64_t)r->blob_bytes));
+    json_set(j, "mirrored", json_new_integer((int64_t)r->mirrored));
+    json_set(j, "rate_waits", json_new_integer((int64_t)r->rate_waits));
+    if (r->has_quota)
+        json_set(j, "quota_remaining", json_new_integer((int64_t)r->quota_remaining));
+    if (r->has_quota && r->quota_limit > 0)
+        json_set(j, "quota_limit", json_new_integer((int64_t)r->quota_limit));
     json_set(j, "vm_tasks", json_new_integer((int64_t)r->vm_tasks));
     json_set(j, "stored_size", json_new_integer((int64_t)r->store.chunk_bytes_new));
 }

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Images: name to documents. Documents that were fetched once stay in the store under their digests,
- * so a tag that has not moved costs one HEAD.
- */
+/* Images: name to documents, whatever the source. */
 #include "bake/pipeline.h"
 
 #include <fcntl.h>
@@ -18,11 +15,19 @@
 /* An index may point to an index; deeper nesting than this is no image that exists. */
 enum { INDEX_DEPTH_MAX = 4 };
 
-int image_room_open(struct image_room *r, struct store *s, const struct registry_options *o,
-                    struct err *e)
+int image_room_open(struct image_room *r, struct store *s, const struct image_options *o,
+                    const struct cancel *c, struct err *e)
 {
-    *r = (struct image_room){.store = s, .cancel = o->cancel};
-    int rc = registry_new(&r->registry, o, e);
+    *r = (struct image_room){
+        .store = s, .cancel = c, .offline = o->offline, .platform = oci_platform_host()};
+    image_archives_init(&r->archives);
+    if (o->platform && oci_platform_parse(&r->platform, r->platform_text, o->platform, e) < 0)
+        return err_in(e, "--platform");
+    struct registry_options registry = {.network = o->network,
+                                        .plain_http_hosts = o->plain_http_hosts,
+                                        .config_path = o->docker_config,
+                                        .cancel = c};
+    int rc = o->offline ? 0 : registry_new(&r->registry, &registry, e);
     return rc < 0 ? rc : once_new(&r->once, e);
 }
 
@@ -30,6 +35,7 @@ void image_room_close(struct image_room *r)
 {
     registry_free(r->registry);
     once_free(r->once);
+    image_archives_fini(&r->archives);
     *r = (struct image_room){0};
 }
 
@@ -53,7 +59,7 @@ void image_free(struct image *i)
     free(i);
 }
 
-static int check_document(const struct digest *d, const struct buf *bytes, struct err *e)
+int image_check_document(const struct digest *d, const struct buf *bytes, struct err *e)
 {
     AUTO_HASHER struct hasher *h = NULL;
     int rc = hasher_new(&h, d->algorithm, e);
@@ -65,168 +71,14 @@ static int check_document(const struct digest *d, const struct buf *bytes, struc
     return digest_equal(&sum, d) ? 0 : err_set(e, ERR_DIGEST, "document does not match its digest");
 }
 
-/* A document that is in the store already. ERR_NOTFOUND when it is not, or is damaged. */
-static int read_stored(struct store *s, const struct digest *d, struct buf *out, struct err *e)
-{
-    char path[BLOB_PATH_MAX];
-    image_blob_path(path, "blobs", d);
-    int rc = file_read(store_dir(s), path, out, e);
-    if (rc < 0)
-        return rc;
-    if (check_document(d, out, e) == 0)
-        return 0;
-    buf_fini(out);
-    return err_set(e, ERR_NOTFOUND, "%s is damaged", path);
-}
-
-static int put_stored(struct store *s, const struct digest *d, const struct buf *bytes,
-                      struct err *e)
-{
-    char path[BLOB_PATH_MAX];
-    image_blob_path(path, "blobs", d);
-    return file_put(store_tmp_dir(s), store_dir(s), path, bytes->data, bytes->len, e);
-}
-
-static int read_source(const struct source *from, struct buf *out, struct err *e)
-{
-    if (from->size > out->ceiling)
-        return err_set(e, ERR_LIMIT, "document of %llu bytes", (unsigned long long)from->size);
-    AUTO_FREE char *data = mem_zalloc((size_t)from->size);
-    if (!data)
-        return err_nomem(e, "document");
-    int rc = source_read_full(from, 0, data, (size_t)from->size, e);
-    return rc < 0 ? rc : buf_add(out, data, (size_t)from->size, e);
-}
-
-static int read_layout_document(struct image *i, const struct oci_descriptor *d, struct buf *out,
-                                struct err *e)
-{
-    struct source from = {0};
-    int rc = oci_layout_blob(i->layout, d, &from, e);
-    if (rc < 0)
-        return rc;
-    rc = read_source(&from, out, e);
-    source_close(&from);
-    return rc == 0 ? check_document(&d->digest, out, e) : rc;
-}
-
-typedef int document_fetch(struct image *i, struct image_room *r, const struct oci_descriptor *d,
-                           struct buf *out, struct err *e);
-
-/* A document from the store, or else fetched: once, however many tasks want it. */
-static int document_once(struct image *i, struct image_room *r, const struct oci_descriptor *d,
-                         document_fetch *fetch, struct buf *out, struct err *e)
-{
-    if (read_stored(r->store, &d->digest, out, e) == 0)
-        return 0;
-    char digest[DIGEST_TEXT_MAX];
-    AUTO_FREE char *key = mem_printf("document %s", digest_print(&d->digest, digest));
-    if (!key)
-        return err_nomem(e, digest);
-    bool mine = false;
-    int rc = once_begin(r->once, key, &mine, NULL, e);
-    if (rc < 0 || (!mine && read_stored(r->store, &d->digest, out, e) == 0))
-        return rc;
-    rc = fetch(i, r, d, out, e);
-    if (mine)
-        once_end(r->once, key, rc, NULL, e);
-    return rc;
-}
-
-static int fetch_manifest(struct image *i, struct image_room *r, const struct oci_descriptor *d,
-                          struct buf *out, struct err *e)
-{
-    struct oci_ref pinned = i->ref;
-    pinned.has_digest = true;
-    pinned.digest = d->digest;
-    struct oci_descriptor got = {0};
-    int rc = registry_manifest(r->registry, &pinned, &got, out, e);
-    if (rc == 0)
-        rc = put_stored(r->store, &d->digest, out, e);
-    oci_descriptor_fini(&got);
-    return rc;
-}
-
-/* The manifest or index that `d` names: from the layout, the store, or the registry. */
-static int fetch_document(struct image *i, struct image_room *r, const struct oci_descriptor *d,
-                          struct buf *out, struct err *e)
-{
-    if (i->layout)
-        return read_layout_document(i, d, out, e);
-    return document_once(i, r, d, fetch_manifest, out, e);
-}
-
-/* The digest that the reference stands for now. */
-static int resolve_tag(struct image *i, struct image_room *r, struct digest *out, struct err *e)
-{
-    if (i->ref.has_digest) {
-        *out = i->ref.digest;
-        return 0;
-    }
-    int rc = registry_head(r->registry, &i->ref, out, e);
-    if (rc != -ERR_UNSUPPORTED)
-        return rc;
-    AUTO_BUF struct buf body;
-    buf_init(&body, LIMIT_MANIFEST);
-    struct oci_descriptor got = {0};
-    rc = registry_manifest(r->registry, &i->ref, &got, &body, e);
-    if (rc == 0) {
-        *out = got.digest;
-        rc = put_stored(r->store, out, &body, e);
-    }
-    oci_descriptor_fini(&got);
-    return rc;
-}
-
-/* One request per distinct reference and run, however many tasks name it. */
-static int resolve_tag_once(struct image *i, struct image_room *r, struct digest *out,
-                            struct err *e)
-{
-    AUTO_FREE char *key = mem_printf("tag %s", i->text);
-    if (!key)
-        return err_nomem(e, i->text);
-    bool mine = false;
-    int rc = once_begin(r->once, key, &mine, out, e);
-    if (rc < 0 || !mine)
-        return rc;
-    rc = resolve_tag(i, r, out, e);
-    once_end(r->once, key, rc, out, e);
-    return rc;
-}
-
-static int pinned_tag(struct image *i, struct image_room *r, struct digest *out, struct err *e)
-{
-    bool found = false;
-    int rc = i->ref.has_digest ? 0 : pins_find(r->pins, i->text, &found, out, e);
-    return rc < 0 || found ? rc : resolve_tag_once(i, r, out, e);
-}
-
-static int start_descriptor(struct image *i, struct image_room *r, struct oci_descriptor *out,
-                            struct err *e)
-{
-    if (i->ref.transport == OCI_LAYOUT) {
-        bool found; /* where it is held to something, pins_note compares */
-        struct digest ignored;
-        int rc = i->ref.has_digest ? 0 : pins_find(r->pins, i->text, &found, &ignored, e);
-        if (rc == 0)
-            rc = oci_layout_open(&i->layout, i->ref.repository, e);
-        return rc < 0 ? rc : oci_layout_resolve(i->layout, &i->ref, out, e);
-    }
-    out->media_type = mem_strdup("");
-    if (!out->media_type)
-        return err_nomem(e, i->text);
-    return pinned_tag(i, r, &out->digest, e);
-}
-
 /* Follows indexes down to an image manifest. `at` is updated as it goes. */
 static int find_manifest(struct image *i, struct image_room *r, struct oci_descriptor *at,
-                         bool *check_platform, struct err *e)
+                         struct err *e)
 {
-    struct oci_platform platform = oci_platform_host();
     for (int depth = 0; depth < INDEX_DEPTH_MAX; depth++) {
         AUTO_BUF struct buf body;
         buf_init(&body, LIMIT_MANIFEST);
-        int rc = fetch_document(i, r, at, &body, e);
+        int rc = i->source->document(i, r, at, IMAGE_MANIFEST, &body, e);
         enum oci_document_kind kind = OCI_MANIFEST;
         if (rc == 0)
             rc = oci_document_classify(&kind, at->media_type, body.data, body.len, e);
@@ -239,61 +91,39 @@ static int find_manifest(struct image *i, struct image_room *r, struct oci_descr
         }
         struct oci_descriptor next = {0};
         bool needs_check = false;
-        rc = oci_index_select(&next, &needs_check, body.data, body.len, &platform, e);
+        rc = oci_index_select(&next, &needs_check, body.data, body.len, &r->platform, e);
         if (rc < 0)
             return rc;
-        *check_platform |= needs_check;
         oci_descriptor_fini(at);
         *at = next;
     }
     return err_set(e, ERR_CORRUPT, "indexes are nested deeper than %d", INDEX_DEPTH_MAX);
 }
 
-static int fetch_config(struct image *i, struct image_room *r, const struct oci_descriptor *d,
-                        struct buf *out, struct err *e)
+/* Whether the config names the wanted platform; one that names no architecture is believed. */
+static int check_architecture(const struct oci_config *c, const struct oci_platform *want,
+                              struct err *e)
 {
-    AUTO_FILE_TMP struct file_tmp t = {.fd = -1};
-    int rc = file_tmp_open(&t, store_tmp_dir(r->store), e);
-    if (rc == 0)
-        rc = registry_blob(r->registry, &i->ref, d, t.fd, NULL, e);
-    if (rc < 0)
-        return rc;
-    AUTO_FREE char *data = mem_zalloc((size_t)d->size);
-    if (!data)
-        return err_nomem(e, "config");
-    rc = file_pread_full(t.fd, data, (size_t)d->size, 0, e);
-    if (rc == 0)
-        rc = buf_add(out, data, (size_t)d->size, e);
-    if (rc == 0)
-        rc = put_stored(r->store, &d->digest, out, e);
-    return rc;
+    if (!*c->architecture ||
+        strcmp(oci_architecture_name(c->architecture), want->architecture) == 0)
+        return 0;
+    err_set(e, ERR_NOTFOUND, "the image is for %.60s, not for %.60s", c->architecture,
+            want->architecture);
+    return -ERR_NOTFOUND;
 }
 
-static int fetch_config_blob(struct image *i, struct image_room *r, struct buf *out, struct err *e)
-{
-    const struct oci_descriptor *d = &i->manifest.config;
-    if (d->size > LIMIT_CONFIG)
-        return err_set(e, ERR_LIMIT, "config of %llu bytes", (unsigned long long)d->size);
-    if (i->layout)
-        return read_layout_document(i, d, out, e);
-    return document_once(i, r, d, fetch_config, out, e);
-}
-
-static int load_config(struct image *i, struct image_room *r, bool check_platform, struct err *e)
+static int load_config(struct image *i, struct image_room *r, struct err *e)
 {
     AUTO_BUF struct buf body;
     buf_init(&body, LIMIT_CONFIG);
-    int rc = fetch_config_blob(i, r, &body, e);
+    int rc = i->source->document(i, r, &i->manifest.config, IMAGE_CONFIG, &body, e);
     if (rc == 0)
         rc = oci_config_parse(&i->config, body.data, body.len, e);
     if (rc < 0)
         return err_in(e, "config");
     i->config.digest = i->manifest.config.digest;
-    struct oci_platform host = oci_platform_host();
-    if (check_platform && strcmp(i->config.architecture, host.architecture) != 0)
-        return err_set(e, ERR_NOTFOUND, "the image is for %s, not for %s", i->config.architecture,
-                       host.architecture);
-    return oci_image_check(&i->manifest, &i->config, e);
+    rc = oci_image_check(&i->manifest, &i->config, e);
+    return rc < 0 ? rc : check_architecture(&i->config, &r->platform, e);
 }
 
 int image_resolve(struct image **out, struct image_room *r, const char *text, struct err *e)
@@ -305,19 +135,30 @@ int image_resolve(struct image **out, struct image_room *r, const char *text, st
     if (!i->text)
         return err_nomem(e, text);
     struct oci_descriptor at = {0};
-    bool check_platform = false;
     int rc = oci_ref_parse(&i->ref, text, e);
     if (rc < 0)
         return rc;
-    rc = start_descriptor(i, r, &at, e);
+    i->source = i->ref.transport == OCI_REGISTRY ? &image_from_registry : &image_from_files;
+    rc = i->source->start(i, r, &at, e);
     i->root = at.digest;
     if (rc == 0)
-        rc = find_manifest(i, r, &at, &check_platform, e);
+        rc = find_manifest(i, r, &at, e);
     if (rc == 0)
-        rc = load_config(i, r, check_platform, e);
+        rc = load_config(i, r, e);
     oci_descriptor_fini(&at);
     if (rc < 0) /* where the registry has judged the image, the error names it already */
         return strncmp(e->text, "image ", 6) == 0 ? rc : err_in(e, "image %s", text);
     *out = MOVE(i);
     return 0;
+}
+
+bool image_is_local(const struct image *i)
+{
+    return i->source->is_local;
+}
+
+int image_open_layer(struct image *i, struct image_room *r, size_t n, struct source *out,
+                     struct err *e)
+{
+    return i->source->layer(i, r, &i->manifest.layers[n], out, e);
 }

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -35,6 +36,18 @@ int image_drop_damaged(struct image *i, struct image_room *r, struct err *e)
     return 0;
 }
 
+/* An old one is taken up again, empty ones too: from here on it is in use. */
+static int open_partial(int *fd, struct store *s, const char *path, struct err *e)
+{
+    AUTO_FD int lock = -1;
+    int rc = store_use_begin(&lock, s, e);
+    if (rc == 0)
+        rc = file_open(fd, store_dir(s), path, O_RDWR | O_CREAT, 0666, e);
+    if (rc == 0 && futimens(*fd, NULL) < 0)
+        rc = err_sys(e, "%s", path);
+    return rc;
+}
+
 /* Downloads into blobs/partial-…, which survives a kill and is continued by the next try, then
  * renames. Only one thread of one process gets here for a blob: the run lock and `once` see to
  * it. */
@@ -46,12 +59,14 @@ static int download(struct image *i, struct image_room *r, const struct oci_desc
     image_blob_path(partial, "blobs/partial", &d->digest);
     image_blob_path(final, "blobs", &d->digest);
     int dir = store_dir(r->store);
-    if (file_exists(dir, final))
+    if (store_use(r->store, final))
         return 0;
+    if (r->offline)
+        return image_missing_offline(e, "the blob");
     AUTO_FD int fd = -1;
     int rc = file_make_dirs(dir, "blobs/partial", e);
     if (rc == 0)
-        rc = file_open(&fd, dir, partial, O_RDWR | O_CREAT, 0666, e);
+        rc = open_partial(&fd, r->store, partial, e);
     if (rc == 0)
         rc = slots_enter(r->network, r->cancel, e);
     if (rc < 0)
@@ -90,28 +105,16 @@ int image_pull(struct image *i, struct image_room *r, const struct registry_prog
                struct err *e)
 {
     int rc = 0;
-    for (size_t n = 0; !i->layout && rc == 0 && n < i->manifest.layer_count; n++)
+    for (size_t n = 0; !image_is_local(i) && rc == 0 && n < i->manifest.layer_count; n++)
         rc = pull_layer(i, r, n, progress, e);
     return rc < 0 ? err_in(e, "image %s", i->text) : 0;
-}
-
-static int open_blob(struct image *i, struct image_room *r, const struct oci_descriptor *d,
-                     struct source *out, struct err *e)
-{
-    if (i->layout)
-        return oci_layout_blob(i->layout, d, out, e);
-    char path[BLOB_PATH_MAX];
-    image_blob_path(path, "blobs", &d->digest);
-    int fd = -1;
-    int rc = file_open(&fd, store_dir(r->store), path, O_RDONLY, 0, e);
-    return rc < 0 ? rc : source_from_fd(out, fd, e);
 }
 
 static int ingest_blob(struct image *i, struct image_room *r, size_t n, struct err *e)
 {
     const struct oci_descriptor *d = &i->manifest.layers[n];
     struct source source = {0};
-    int rc = open_blob(i, r, d, &source, e);
+    int rc = image_open_layer(i, r, n, &source, e);
     if (rc < 0)
         return rc;
     struct layer_blob blob = {&source, d, &i->config.diff_ids[n]};
@@ -130,7 +133,7 @@ static void drop_blob(const struct image *i, struct image_room *r, size_t n)
 {
     char path[BLOB_PATH_MAX];
     image_blob_path(path, "blobs", &i->manifest.layers[n].digest);
-    if (!i->layout)
+    if (!image_is_local(i))
         unlinkat(store_dir(r->store), path, 0);
 }
 

@@ -377,6 +377,22 @@ int guest_kernel_get(struct guest_kernel *out, const char *cache_dir, const stru
     return 0;
 }
 
+int guest_kernel_check(const char *cache_dir, struct err *e)
+{
+    AUTO_FREE char *path = mem_printf("%s/kernel", cache_dir);
+    if (!path)
+        return err_nomem(e, "guest kernel");
+    AUTO_FD int kernels = -1;
+    char release[RELEASE_MAX];
+    int rc = file_open_dir(&kernels, AT_FDCWD, path, e);
+    if (rc == 0)
+        rc = newest(kernels, release, e);
+    if (rc < 0 || release[0])
+        return rc;
+    err_set(e, ERR_NOTFOUND, "no guest kernel in %s, and --offline fetches none", path);
+    return err_hint(e, "bake once without --offline, or copy the cache of a machine that has one");
+}
+
 void guest_kernel_fini(struct guest_kernel *k)
 {
     free(k->kernel_path);

@@ -31,7 +31,7 @@ bool layer_has(struct store *s, const struct digest *diff_id)
 {
     char path[LAYER_PATH_MAX];
     layer_path(path, diff_id);
-    return file_exists(store_dir(s), path);
+    return store_use(s, path);
 }
 
 static int region_begin(void *ctx, uint64_t size, struct err *e)
@@ -148,9 +148,19 @@ static int layer_read(struct store *s, const struct digest *diff_id, struct buf 
 {
     char path[LAYER_PATH_MAX];
     layer_path(path, diff_id);
+    store_use(s, path); /* reading says whether it is there */
     buf_init(file, LIMIT_LAYER_INDEX + 128);
     int rc = file_read(store_dir(s), path, file, e);
     return rc < 0 ? rc : layer_open_file(file, map, index, e);
+}
+
+int layer_inspect(struct store *s, const char *path, struct digest *region, struct err *e)
+{
+    AUTO_BUF struct buf file;
+    struct cursor index;
+    buf_init(&file, LIMIT_LAYER_INDEX + 128);
+    int rc = file_read(store_dir(s), path, &file, e);
+    return rc < 0 ? rc : layer_open_file(&file, region, &index, e);
 }
 
 /* Whether the layer can be used: its file and its region's map are sound, its chunks are there. */

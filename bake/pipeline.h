@@ -159,29 +159,68 @@ int guest_wait_ready(struct guest *g, const struct recipe_ready *ready,
 
 /* ---- Images and disks ------------------------------------------------------------------------ */
 
+struct image_source;
+
 struct image {
     char *text; /* the reference as written */
     struct oci_ref ref;
-    struct oci_layout *layout; /* of an oci: reference */
+    const struct image_source *source;
+    struct oci_layout *layout; /* of images in files */
     struct digest root;        /* what the reference stands for: an index or a manifest */
     struct oci_manifest manifest;
     struct oci_config config;
 };
 
+/* Archives that are open, by their paths. */
+struct open_archive;
+struct image_archives {
+    bool ready;
+    pthread_mutex_t lock;
+    struct open_archive *first;
+};
+void image_archives_init(struct image_archives *a);
+void image_archives_fini(struct image_archives *a); /* a zeroed one is fine */
+
 /* Where images come from: shared by the tasks of a run. */
 struct image_room {
     struct store *store;
-    struct registry *registry;
+    struct registry *registry; /* NULL when offline */
     struct once *once;
     struct pins *pins;     /* NULL: none */
     struct slots *network; /* transfers at once; NULL: any number */
     struct slots *cpu;     /* layers ingested at once; NULL: any number */
+    struct image_archives archives;
+    bool offline;
+    struct oci_platform platform; /* that is wanted */
+    char platform_text[OCI_PLATFORM_MAX];
     const struct cancel *cancel;
 };
 
-int image_room_open(struct image_room *r, struct store *s, const struct registry_options *o,
-                    struct err *e) MUST_USE;
+int image_room_open(struct image_room *r, struct store *s, const struct image_options *o,
+                    const struct cancel *c, struct err *e) MUST_USE;
 void image_room_close(struct image_room *r); /* a zeroed one is fine */
+
+enum image_document { IMAGE_MANIFEST /* or an index */, IMAGE_CONFIG };
+
+/* A kind of place that images come from. */
+struct image_source {
+    /* The descriptor that the reference stands for; its size may be 0 when that is not known. For
+     * oci_descriptor_fini, whatever the result. */
+    int (*start)(struct image *i, struct image_room *r, struct oci_descriptor *out, struct err *e);
+    /* A document, verified, appended to `out` (whose ceiling is set). */
+    int (*document)(struct image *i, struct image_room *r, const struct oci_descriptor *d,
+                    enum image_document what, struct buf *out, struct err *e);
+    /* A layer's blob as it is, for source_close; called from several threads. */
+    int (*layer)(struct image *i, struct image_room *r, const struct oci_descriptor *d,
+                 struct source *out, struct err *e);
+    bool is_local; /* see image_is_local */
+};
+extern const struct image_source image_from_registry;
+extern const struct image_source image_from_files;
+/* ERR_DIGEST when the bytes are not those of the digest. */
+int image_check_document(const struct digest *d, const struct buf *bytes, struct err *e) MUST_USE;
+/* ERR_NOTFOUND with a hint: `what` is missing, and may not be asked for. */
+int image_missing_offline(struct err *e, const char *what);
 
 int image_resolve(struct image **out, struct image_room *r, const char *text,
                   struct err *e) MUST_USE;
@@ -192,6 +231,13 @@ DEFINE_AUTO(image, image_free)
 /* Name of a blob in the store: DIRECTORY/ALGORITHM-HEX. */
 enum { BLOB_PATH_MAX = 24 + DIGEST_TEXT_MAX };
 void image_blob_path(char path[BLOB_PATH_MAX], const char *directory, const struct digest *d);
+
+/* True where the blobs are read from where they are (a layout, an archive): none is pulled, none is
+ * dropped. */
+bool image_is_local(const struct image *i);
+/* The compressed blob of layer `n`, which image_pull has seen to, for source_close. */
+int image_open_layer(struct image *i, struct image_room *r, size_t n, struct source *out,
+                     struct err *e) MUST_USE;
 
 /* Forgets what the store has of the image's layers and is damaged. Before image_pull. */
 int image_drop_damaged(struct image *i, struct image_room *r, struct err *e) MUST_USE;
@@ -220,6 +266,8 @@ int layer_ingest(struct store *s, const struct layer_blob *blob, size_t workers,
                  const struct cancel *c, struct err *e) MUST_USE;
 int layer_load(struct store *s, const struct digest *diff_id, struct oci_layer **layer,
                struct block_map **region, struct err *e) MUST_USE;
+/* Checks the file of a layer, without marking it as used; *region is its region's map. */
+int layer_inspect(struct store *s, const char *path, struct digest *region, struct err *e) MUST_USE;
 
 /* ---- Templates ------------------------------------------------------------------------------- */
 
@@ -237,6 +285,9 @@ int template_find_key(struct store *s, const struct digest *key, bool *found, st
                       struct err *e) MUST_USE;
 int template_load_record(struct template **out, struct store *s, const struct digest *record,
                          struct err *e) MUST_USE;
+/* The same without marking the record as used. */
+int template_peek(struct template **out, struct store *s, const struct digest *record,
+                  struct err *e) MUST_USE;
 /* Tasks that have all in common but their names share a record: the catalog says which is meant. */
 int template_rename(struct template *t, const char *alias, const char *task,
                     struct err *e) MUST_USE;
@@ -252,6 +303,9 @@ int catalog_note(struct store *s, const char *alias, struct json *past, struct e
 /* Points the alias to the record. */
 int catalog_put(struct store *s, const char *alias, const char *task, const struct digest *key,
                 const struct digest *record, struct err *e) MUST_USE;
+
+/* Adds the member `check` to a catalog entry: the digest of its canonical text without it. */
+int catalog_seal(struct json *entry, struct err *e) MUST_USE;
 
 /* A digest as a JSON string; NULL when memory is short. */
 struct json *json_digest(const struct digest *d);

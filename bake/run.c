@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 
 enum {
@@ -66,16 +67,13 @@ static int open_server(struct run *run, struct err *e)
     const struct bake_options *o = run->options;
     if (!o->e2b_api_url || run->plan_only)
         return 0;
+    if (o->images.offline) {
+        log_event(LOG_WARN, "bake", "offline: nothing is registered at %s", o->e2b_api_url);
+        return 0;
+    }
     struct e2b_options server = {
         .api_url = o->e2b_api_url, .api_key = o->e2b_api_key, .cancel = o->cancel};
     return e2b_new(&run->server, &server, e);
-}
-
-static struct registry_options registry_settings(const struct bake_options *o)
-{
-    return (struct registry_options){.plain_http_hosts = o->plain_http_hosts,
-                                     .config_path = o->docker_config,
-                                     .cancel = o->cancel};
 }
 
 static int load_recipe(struct run *run, struct err *e)
@@ -102,14 +100,13 @@ static void run_init(struct run *run, struct store *s, const struct bake_options
 static int run_open(struct run *run, struct bake_report *out, struct err *e)
 {
     const struct bake_options *o = run->options;
-    struct registry_options registry = registry_settings(o);
     int rc = load_recipe(run, e);
     if (rc == 0)
         rc = history_load(&run->history, run->store, e);
     if (rc == 0)
         rc = pins_open(&run->pins, &o->pins, e);
     if (rc == 0)
-        rc = image_room_open(&run->images, run->store, &registry, e);
+        rc = image_room_open(&run->images, run->store, &o->images, o->cancel, e);
     run->images.pins = run->pins;
     run->images.network = &run->network;
     run->images.cpu = &run->cpu;
@@ -117,6 +114,8 @@ static int run_open(struct run *run, struct bake_report *out, struct err *e)
         rc = open_server(run, e);
     if (rc == 0)
         rc = run_choose_tasks(run, out, e);
+    if (rc == 0 && out->count > 0 && o->images.offline)
+        rc = guest_kernel_check(o->cache_dir, e);
     if (rc == 0 && out->count > 0)
         rc = machine_room_open(&run->machines, run->store, o->cache_dir, o->accel, o->cancel, e);
     out->vm_jobs = run->limits.vm;
@@ -182,11 +181,18 @@ static int run_tasks(struct run *run, struct err *e)
 static int fill_report(struct bake_report *out, struct run *run, int64_t start_ms, struct err *e)
 {
     out->wall_ms = clock_ms() - start_ms;
-    struct registry_stats stats = registry_stats(run->images.registry);
+    struct registry_stats stats = {0};
+    if (run->images.registry)
+        stats = registry_stats(run->images.registry);
     out->manifest_heads = stats.manifest_heads;
     out->manifest_gets = stats.manifest_gets;
     out->blob_gets = stats.blob_gets;
     out->blob_bytes = stats.blob_bytes;
+    out->mirrored = stats.mirrored;
+    out->rate_waits = stats.rate_waits;
+    out->has_quota = stats.has_quota;
+    out->quota_remaining = stats.quota_remaining;
+    out->quota_limit = stats.quota_limit;
     out->vm_tasks = atomic_load(&run->vm_tasks);
     out->store = store_stats(run->store);
     return pins_moves(run->pins, &out->moves, &out->move_count, e);
@@ -270,7 +276,7 @@ bool bake_is_rate_limited(const struct bake_report *r)
         const struct bake_task_result *result = &r->results[i];
         if (result->outcome != OUTCOME_FAILED)
             continue;
-        if (result->err.class != ERR_LIMIT || !err_retryable(&result->err))
+        if (result->err.class != ERR_RATE)
             return false;
         limited = true;
     }

@@ -123,7 +123,7 @@ int template_find_key(struct store *s, const struct digest *key, bool *found, st
         return 0;
     }
     object_path(path, "templates", record);
-    *found = file_exists(store_dir(s), path);
+    *found = store_use(s, path);
     return 0;
 }
 
@@ -261,6 +261,15 @@ int template_load_record(struct template **out, struct store *s, const struct di
 {
     char path[OBJECT_PATH_MAX];
     object_path(path, "templates", record);
+    store_use(s, path); /* reading says whether it is there */
+    return template_peek(out, s, record, e);
+}
+
+int template_peek(struct template **out, struct store *s, const struct digest *record,
+                  struct err *e)
+{
+    char path[OBJECT_PATH_MAX];
+    object_path(path, "templates", record);
     AUTO_TEMPLATE struct template *t = mem_zalloc(sizeof(*t));
     if (!t)
         return err_nomem(e, "template");
@@ -278,7 +287,7 @@ int template_load_record(struct template **out, struct store *s, const struct di
     return 0;
 }
 
-static int load_alias(struct template **out, struct store *s, const char *alias, struct err *e)
+static int load_entry(struct template **out, struct store *s, const char *alias, struct err *e)
 {
     if (!alias_is_legal(alias))
         return err_set(e, ERR_NOTFOUND, "'%s' is no template alias", alias);
@@ -307,6 +316,16 @@ static int load_alias(struct template **out, struct store *s, const char *alias,
     if (rc == 0)
         *out = MOVE(t);
     return rc;
+}
+
+/* The entry may have moved on between the look at it and that at its record. */
+static int load_alias(struct template **out, struct store *s, const char *alias, struct err *e)
+{
+    int rc = load_entry(out, s, alias, e);
+    if (rc != -ERR_NOTFOUND)
+        return rc;
+    err_clear(e);
+    return load_entry(out, s, alias, e);
 }
 
 /* The only template whose task has this name. */
@@ -453,6 +472,10 @@ int template_put(struct store *s, const struct digest *key, const struct json *d
         return rc;
     digest_bytes(record, text, strlen(text));
     char path[OBJECT_PATH_MAX];
+    AUTO_FD int lock = -1; /* a pointer to the key's older record may be being swept */
+    rc = store_use_begin(&lock, s, e);
+    if (rc < 0)
+        return rc;
     object_path(path, "templates", record);
     rc = file_put(store_tmp_dir(s), store_dir(s), path, text, strlen(text), e);
     if (rc < 0)
@@ -461,6 +484,18 @@ int template_put(struct store *s, const struct digest *key, const struct json *d
     json_set(pointer, "record", json_digest(record));
     object_path(path, "keys", key);
     return put_json(s, path, pointer, e);
+}
+
+int catalog_seal(struct json *entry, struct err *e)
+{
+    AUTO_FREE char *text = NULL;
+    int rc = json_print(entry, 0, &text, e);
+    if (rc < 0)
+        return rc;
+    struct digest d;
+    digest_bytes(&d, text, strlen(text));
+    json_set(entry, "check", json_digest(&d));
+    return 0;
 }
 
 int catalog_put(struct store *s, const char *alias, const char *task, const struct digest *key,
@@ -474,5 +509,6 @@ int catalog_put(struct store *s, const char *alias, const char *task, const stru
     json_set(j, "task", json_new_string(task));
     json_set(j, "key", json_digest(key));
     json_set(j, "record", json_digest(record));
-    return path ? put_json(s, path, j, e) : err_nomem(e, "catalog");
+    int rc = path ? catalog_seal(j, e) : err_nomem(e, "catalog");
+    return rc < 0 ? rc : put_json(s, path, j, e);
 }

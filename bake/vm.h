@@ -30,6 +30,8 @@ struct guest_kernel {
  */
 int guest_kernel_get(struct guest_kernel *out, const char *cache_dir, const struct cancel *c,
                      struct err *e) MUST_USE;
+/* ERR_NOTFOUND with a hint when guest_kernel_get would have to fetch. */
+int guest_kernel_check(const char *cache_dir, struct err *e) MUST_USE;
 void guest_kernel_fini(struct guest_kernel *k);
 
 /* ---- Driver -------------------------------------------------------------------------------- */

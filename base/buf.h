@@ -16,6 +16,7 @@
 #define LIMIT_MANIFEST ((size_t)4 << 20) /* distribution-spec: registries cap manifests at 4 MiB */
 #define LIMIT_CONFIG ((size_t)8 << 20)   /* OCI image config */
 #define LIMIT_TOKEN ((size_t)1 << 20)    /* token and error replies of registries */
+#define LIMIT_REGISTRIES ((size_t)4 << 20)  /* registries.yaml */
 #define LIMIT_API_REPLY ((size_t)16 << 20)  /* template server replies */
 #define LIMIT_TASK_TOML ((size_t)4 << 20)   /* task.toml */
 #define LIMIT_TASK_MANIFEST ((size_t)64 << 20) /* list of tasks or of images */

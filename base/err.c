@@ -19,6 +19,7 @@ static const char *const class_names[ERR_CLASS_COUNT] = {
     [ERR_DENIED] = "denied",
     [ERR_NET] = "net",
     [ERR_LIMIT] = "limit",
+    [ERR_RATE] = "rate",
     [ERR_UNSUPPORTED] = "unsupported",
     [ERR_BUSY] = "busy",
     [ERR_CANCELLED] = "cancelled",
@@ -125,7 +126,5 @@ int err_hint(struct err *e, const char *fmt, ...)
 
 bool err_retryable(const struct err *e)
 {
-    if (e->class == ERR_NET || e->class == ERR_TIMEOUT)
-        return true;
-    return e->class == ERR_LIMIT && e->retry_after_ms >= 0;
+    return e->class == ERR_NET || e->class == ERR_TIMEOUT || e->class == ERR_RATE;
 }

@@ -34,7 +34,8 @@ enum err_class {
     ERR_NOTFOUND,    /* the thing asked for does not exist */
     ERR_DENIED,      /* not authorised */
     ERR_NET,         /* the network or the far end failed; trying again may help */
-    ERR_LIMIT,       /* a ceiling was met (size, count, ratio, rate limit) */
+    ERR_LIMIT,       /* a ceiling was met (size, count, ratio) */
+    ERR_RATE,        /* the far end limits how often it may be asked; later it will answer */
     ERR_UNSUPPORTED, /* well-formed, but not something this program handles */
     ERR_BUSY,        /* someone else holds it */
     ERR_CANCELLED,   /* the user or a deadline stopped it */
@@ -81,8 +82,7 @@ int err_in(struct err *e, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Sets the hint: one sentence that says what the person can do. Returns -class. */
 int err_hint(struct err *e, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
-/* True if trying the same thing again can help; decided on the class, and for ERR_LIMIT on whether
- * the far end said when. */
+/* True if trying the same thing again can help, perhaps much later; decided on the class alone. */
 bool err_retryable(const struct err *e);
 
 /* Stable lower-case name of a class ("notfound"), used in JSON output and docs/errors.md. */

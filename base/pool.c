@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Worker pool: a ring of slots in submission order. Workers take the oldest waiting slot; the
- * submitting thread retires finished slots from the front, so results come in order whatever the
- * workers' pace. One mutex, held only to move slots; no lock is held across a callback.
+ * Worker pool: a ring of slots in submission order. The threads of a crew take slots in the order in
+ * which they were submitted, by whichever pool; the submitting thread retires finished slots from
+ * the front of its own ring, so results come in order whatever the workers' pace. Locks are held
+ * only to move slots, never across a callback, and never two at a time.
  */
 #include "base/pool.h"
 
@@ -12,56 +13,133 @@
 
 #include "base/mem.h"
 
-enum slot_state { SLOT_FREE, SLOT_WAITING, SLOT_RUNNING, SLOT_FINISHED };
+enum slot_state { SLOT_FREE, SLOT_WAITING, SLOT_FINISHED };
 
 struct slot {
+    struct pool *pool;
+    struct slot *next; /* in the crew's queue */
     enum slot_state state;
     void *item;
     int result;
     struct err err;
 };
 
+struct crew {
+    pthread_t *threads;
+    size_t workers;
+    struct slot *first; /* waiting, oldest first */
+    struct slot *last;
+    bool stop;
+    pthread_mutex_t lock;
+    pthread_cond_t work_ready;
+};
+
 struct pool {
     struct pool_ops ops;
     void *ctx;
-    size_t workers; /* threads; 0 in the serial twin */
-    pthread_t *threads;
+    struct crew *crew; /* NULL in the serial twin */
+    struct crew *own;  /* the same, if it is the pool's to free */
     struct slot *slots;
     size_t slot_count;
     size_t front; /* oldest slot in use */
     size_t used;  /* slots in use */
-    size_t taken; /* of these, handed to workers */
-    bool stop;
     bool failed;
     struct err err; /* the first error, once failed */
     pthread_mutex_t lock;
-    pthread_cond_t work_ready;
     pthread_cond_t slot_finished;
 };
 
+/* ---- Crew ---- */
+
+static void work_on(struct slot *s)
+{
+    struct pool *p = s->pool;
+    pthread_mutex_lock(&p->lock);
+    bool skip = p->failed;
+    pthread_mutex_unlock(&p->lock);
+    err_clear(&s->err);
+    s->result = skip ? 0 : p->ops.work(p->ctx, s->item, &s->err);
+    pthread_mutex_lock(&p->lock);
+    s->state = SLOT_FINISHED;
+    pthread_cond_signal(&p->slot_finished);
+    pthread_mutex_unlock(&p->lock);
+}
+
 static void *worker(void *self)
 {
-    struct pool *p = self;
-    pthread_mutex_lock(&p->lock);
+    struct crew *c = self;
+    pthread_mutex_lock(&c->lock);
     for (;;) {
-        while (!p->stop && p->taken == p->used)
-            pthread_cond_wait(&p->work_ready, &p->lock);
-        if (p->taken == p->used)
+        while (!c->stop && !c->first)
+            pthread_cond_wait(&c->work_ready, &c->lock);
+        struct slot *s = c->first;
+        if (!s)
             break; /* stopped and nothing left */
-        struct slot *s = &p->slots[(p->front + p->taken) % p->slot_count];
-        p->taken++;
-        s->state = SLOT_RUNNING;
-        bool skip = p->failed;
-        pthread_mutex_unlock(&p->lock);
-        err_clear(&s->err);
-        s->result = skip ? 0 : p->ops.work(p->ctx, s->item, &s->err);
-        pthread_mutex_lock(&p->lock);
-        s->state = SLOT_FINISHED;
-        pthread_cond_signal(&p->slot_finished);
+        c->first = s->next;
+        if (!c->first)
+            c->last = NULL;
+        pthread_mutex_unlock(&c->lock);
+        work_on(s);
+        pthread_mutex_lock(&c->lock);
     }
-    pthread_mutex_unlock(&p->lock);
+    pthread_mutex_unlock(&c->lock);
     return NULL;
 }
+
+static void crew_add(struct crew *c, struct slot *s)
+{
+    s->next = NULL;
+    pthread_mutex_lock(&c->lock);
+    if (c->last)
+        c->last->next = s;
+    else
+        c->first = s;
+    c->last = s;
+    pthread_cond_signal(&c->work_ready);
+    pthread_mutex_unlock(&c->lock);
+}
+
+int crew_new(struct crew **out, size_t workers, struct err *e)
+{
+    AUTO_CREW struct crew *c = mem_zalloc(sizeof(*c));
+    if (!c)
+        return err_nomem(e, "worker threads");
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->work_ready, NULL);
+    c->threads = mem_array(workers, sizeof(*c->threads));
+    if (!c->threads)
+        return err_nomem(e, "worker threads");
+    for (; c->workers < workers; c->workers++) {
+        int sys = pthread_create(&c->threads[c->workers], NULL, worker, c);
+        if (sys != 0)
+            return err_sysno(e, sys, "starting a worker thread");
+    }
+    *out = MOVE(c);
+    return 0;
+}
+
+void crew_free(struct crew *c)
+{
+    if (!c)
+        return;
+    pthread_mutex_lock(&c->lock);
+    c->stop = true;
+    pthread_cond_broadcast(&c->work_ready);
+    pthread_mutex_unlock(&c->lock);
+    for (size_t i = 0; i < c->workers; i++)
+        pthread_join(c->threads[i], NULL);
+    pthread_cond_destroy(&c->work_ready);
+    pthread_mutex_destroy(&c->lock);
+    free(c->threads);
+    free(c);
+}
+
+size_t crew_size(const struct crew *c)
+{
+    return c->workers;
+}
+
+/* ---- Pool ---- */
 
 static void drop_item(struct pool *p, void *item)
 {
@@ -107,7 +185,6 @@ static void retire(struct pool *p, size_t keep)
         s->state = SLOT_FREE;
         p->front = (p->front + 1) % p->slot_count;
         p->used--;
-        p->taken--;
         pthread_mutex_unlock(&p->lock);
         deliver(p, done.item, done.result, &done.err);
         pthread_mutex_lock(&p->lock);
@@ -129,19 +206,18 @@ int pool_submit(struct pool *p, void *item, struct err *e)
         drop_item(p, item);
         return pool_result(p, e);
     }
-    if (p->workers == 0) {
+    if (!p->crew) {
         struct err own = ERR_INIT;
         deliver(p, item, p->ops.work(p->ctx, item, &own), &own);
         return pool_result(p, e);
     }
     retire(p, p->slot_count - 1);
-    pthread_mutex_lock(&p->lock);
     struct slot *s = &p->slots[(p->front + p->used) % p->slot_count];
+    s->pool = p;
     s->state = SLOT_WAITING;
     s->item = item;
     p->used++;
-    pthread_cond_signal(&p->work_ready);
-    pthread_mutex_unlock(&p->lock);
+    crew_add(p->crew, s);
     return pool_result(p, e);
 }
 
@@ -151,39 +227,44 @@ int pool_finish(struct pool *p, struct err *e)
     return pool_result(p, e);
 }
 
-static int start_threads(struct pool *p, size_t workers, struct err *e)
-{
-    p->slot_count = 2 * workers;
-    p->slots = mem_array(p->slot_count, sizeof(*p->slots));
-    p->threads = mem_array(workers, sizeof(*p->threads));
-    if (!p->slots || !p->threads)
-        return err_nomem(e, "worker pool");
-    for (; p->workers < workers; p->workers++) {
-        int sys = pthread_create(&p->threads[p->workers], NULL, worker, p);
-        if (sys != 0)
-            return err_sysno(e, sys, "starting a worker thread");
-    }
-    return 0;
-}
-
-int pool_new(struct pool **out, const struct pool_ops *ops, void *ctx, size_t workers,
-             struct err *e)
+/* Without a crew: the serial twin. */
+static int pool_make(struct pool **out, const struct pool_ops *ops, void *ctx, struct crew *crew,
+                     size_t depth, struct err *e)
 {
     struct pool *p = mem_zalloc(sizeof(*p));
     if (!p)
         return err_nomem(e, "worker pool");
     p->ops = *ops;
     p->ctx = ctx;
-    pthread_mutex_init(&p->lock, NULL);
-    pthread_cond_init(&p->work_ready, NULL);
-    pthread_cond_init(&p->slot_finished, NULL);
-    int rc = workers > 1 ? start_threads(p, workers, e) : 0;
-    if (rc < 0) {
-        pool_free(p);
-        return rc;
+    p->crew = crew;
+    p->slot_count = depth;
+    p->slots = mem_array(depth, sizeof(*p->slots));
+    if (!p->slots) {
+        free(p);
+        return err_nomem(e, "worker pool");
     }
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->slot_finished, NULL);
     *out = p;
     return 0;
+}
+
+int pool_new_on(struct pool **out, const struct pool_ops *ops, void *ctx, struct crew *crew,
+                size_t depth, struct err *e)
+{
+    return pool_make(out, ops, ctx, crew, depth, e);
+}
+
+int pool_new(struct pool **out, const struct pool_ops *ops, void *ctx, size_t workers,
+             struct err *e)
+{
+    AUTO_CREW struct crew *own = NULL;
+    int rc = workers > 1 ? crew_new(&own, workers, e) : 0;
+    if (rc == 0)
+        rc = pool_make(out, ops, ctx, own, 2 * workers, e);
+    if (rc == 0)
+        (*out)->own = MOVE(own);
+    return rc;
 }
 
 void pool_free(struct pool *p)
@@ -192,16 +273,11 @@ void pool_free(struct pool *p)
         return;
     pthread_mutex_lock(&p->lock);
     p->failed = true; /* what still waits is not worked on */
-    p->stop = true;
-    pthread_cond_broadcast(&p->work_ready);
     pthread_mutex_unlock(&p->lock);
     retire(p, 0);
-    for (size_t i = 0; i < p->workers; i++)
-        pthread_join(p->threads[i], NULL);
+    crew_free(p->own);
     pthread_cond_destroy(&p->slot_finished);
-    pthread_cond_destroy(&p->work_ready);
     pthread_mutex_destroy(&p->lock);
-    free(p->threads);
     free(p->slots);
     free(p);
 }

@@ -13,6 +13,17 @@
 
 struct pool;
 
+/* Threads that several pools share: however many pools there are, at most so many items are worked on
+ * at once, first come, first served. */
+struct crew;
+
+int crew_new(struct crew **out, size_t workers, struct err *e) MUST_USE;
+/* Ends the threads; no pool may be left on them. */
+void crew_free(struct crew *c);
+DEFINE_AUTO(crew, crew_free)
+#define AUTO_CREW CLEANUP(crew_free_auto_)
+size_t crew_size(const struct crew *c);
+
 /*
  * `work` runs on any thread; `done` runs on the thread that calls pool_submit or pool_finish, in
  * submission order. Both take the item; the first error of either stops the pool: later items go
@@ -28,6 +39,11 @@ struct pool_ops {
  * waits beyond that. */
 int pool_new(struct pool **out, const struct pool_ops *ops, void *ctx, size_t workers,
              struct err *e) MUST_USE;
+
+/* The same on the threads of a crew (borrowed for the pool's life), with at most `depth` items in
+ * flight; there is no serial twin. */
+int pool_new_on(struct pool **out, const struct pool_ops *ops, void *ctx, struct crew *crew,
+                size_t depth, struct err *e) MUST_USE;
 
 /* Takes `item` over, also on failure. Returns the pool's first error, if it has one. */
 int pool_submit(struct pool *p, void *item, struct err *e) MUST_USE;

@@ -76,6 +76,24 @@ int bdev_read(struct bdev *d, void *data, size_t len, uint64_t off)
     return 0;
 }
 
+int bdev_read_now(struct bdev *d, void *data, size_t len, uint64_t off)
+{
+    int rc = -EAGAIN;
+    if (!in_range(d, len, off))
+        rc = -EINVAL;
+    else if (len == 0)
+        rc = 0;
+    else if (d->ops->read_now)
+        rc = d->ops->read_now(d, data, len, off);
+    if (rc == -EAGAIN)
+        return rc;
+    count(&d->reads, 1);
+    if (rc < 0)
+        return failed(d, OP_READ, len, off, rc);
+    count(&d->bytes_read, len);
+    return 0;
+}
+
 int bdev_write(struct bdev *d, const void *data, size_t len, uint64_t off)
 {
     count(&d->writes, 1);

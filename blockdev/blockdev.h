@@ -18,6 +18,7 @@
 #include "base/digest.h"
 #include "base/err.h"
 #include "base/io.h"
+#include "base/pool.h"
 
 enum {
     BLOCK_SIZE = 4096,          /* unit of everything on a disk */
@@ -63,6 +64,7 @@ int store_put_chunk(struct store *s, const void *data, size_t len, struct digest
  * ERR_NOTFOUND, or ERR_DIGEST/ERR_CORRUPT naming the chunk. */
 int store_get_chunk(struct store *s, const struct digest *d, void *data, size_t *len,
                     struct err *e) MUST_USE;
+/* If so, it stays as long as this process has the store open (store_use). */
 bool store_has_chunk(struct store *s, const struct digest *d);
 /* From now on a chunk that is there is read and verified before it counts as there: what is put again
  * replaces what is damaged. */
@@ -74,6 +76,50 @@ int store_chunk_stored_size(struct store *s, const struct digest *d, uint64_t *o
                             struct err *e) MUST_USE;
 
 struct store_stats store_stats(const struct store *s);
+
+/* ---- What is in use ---------------------------------------------------------------------- */
+
+/*
+ * Garbage collection leaves alone what was used since the oldest living process opened the store
+ * (docs/decisions/0013-garbage-collection.md); the modification time of a file says when it was.
+ * Whoever relies on an object that is there already has to say so, before looking into it. Chunks
+ * that are put or looked for, maps, layers and records that are put or read are used thereby.
+ */
+
+/* Marks the file `path` (relative to the store) as used now. False: it is not there (or empty, or
+ * cannot be marked), so that it must be made. True: it stays as long as the store is open. */
+bool store_use(struct store *s, const char *path);
+/* Keeps what is being swept waiting until *lock is closed (file_close): for a file that is to appear
+ * together with the one that names it. Not to be held while the same thread sweeps. */
+int store_use_begin(int *lock, struct store *s, struct err *e) MUST_USE;
+
+/* For the sweeper: while *lock is open nobody marks anything as used. Short. */
+int store_sweep_begin(int *lock, struct store *s, struct err *e) MUST_USE;
+/* What was used at or after *ns (modification time, ns of the epoch) may be in use now; *ns is not
+ * later than the moment at which this process opened the store. */
+int store_used_since(struct store *s, int64_t *ns, struct err *e) MUST_USE;
+/* Reads a chunk's file and checks all of it: contents against the name, and every other stored byte.
+ * Changes nothing, asks no source. ERR_NOTFOUND, ERR_CORRUPT, ERR_DIGEST. */
+int store_audit_chunk(struct store *s, const struct digest *d, struct err *e) MUST_USE;
+
+/*
+ * Where chunks come from that the store has not: a remote store. `fetch` appends the chunk's stored
+ * form (one zstd frame) to `stored`, whose ceiling is set; ERR_NOTFOUND when the source lacks it. It
+ * is called from several threads, and gives up (ERR_TIMEOUT or its own error) at `deadline_ms` of
+ * clock_ms().
+ */
+struct chunk_source {
+    int (*fetch)(void *ctx, const struct digest *chunk, int64_t deadline_ms, struct buf *stored,
+                 struct err *e);
+    void *ctx;
+};
+
+/* From now on store_get_chunk fetches, verifies and keeps chunks that are not there, or are there
+ * damaged. What may help when tried again (err_retryable) is tried until the deadline of half a
+ * minute; bytes that are not the chunk's are ERR_DIGEST or ERR_CORRUPT. A chunk that cannot be kept
+ * (disk full) is served all the same. The source is borrowed for the store's life; set it before
+ * other threads use the store. */
+void store_set_source(struct store *s, const struct chunk_source *source);
 
 /* ---- Block maps -------------------------------------------------------------------------- */
 
@@ -113,6 +159,16 @@ int block_map_overlay(struct block_map **out, const struct block_map *lower,
                       const struct block_map *upper, const struct block_map *zeros,
                       struct err *e) MUST_USE;
 
+/*
+ * What stands between two disks: *data has what `target` holds and `lower` does not hold at the same
+ * place (by chunk, not by bytes), *zeros covers what lower holds and target does not. On disks of one
+ * size, block_map_overlay(lower, data, zeros) gives `target`. `lower` may be the smaller one: the
+ * results have the size of `target`.
+ */
+int block_map_delta(struct block_map **data, struct block_map **zeros,
+                    const struct block_map *lower, const struct block_map *target,
+                    struct err *e) MUST_USE;
+
 /* Adds to `out` what `in` holds of [off, off + size), moved so that `off` comes to stand at
  * `new_off`. */
 int block_map_copy_range(struct block_map *out, const struct block_map *in, uint64_t off,
@@ -128,6 +184,10 @@ int store_put_map(struct store *s, const struct block_map *m, struct digest *out
                   struct err *e) MUST_USE;
 int store_get_map(struct store *s, const struct digest *d, struct block_map **out,
                   struct err *e) MUST_USE;
+
+/* store_get_map without marking the map as used. */
+int store_peek_map(struct store *s, const struct digest *d, struct block_map **out,
+                   struct err *e) MUST_USE;
 
 /* ---- Layer regions ----------------------------------------------------------------------- */
 
@@ -148,6 +208,10 @@ struct region_extent {
 
 int region_writer_new(struct region_writer **out, struct store *s, size_t workers,
                       struct err *e) MUST_USE;
+/* The same on threads that other writers use too (borrowed for the writer's life). In flight are as
+ * many chunks as there are threads and two more. */
+int region_writer_new_on(struct region_writer **out, struct store *s, struct crew *crew,
+                         struct err *e) MUST_USE;
 void region_writer_free(struct region_writer *w);
 DEFINE_AUTO(region_writer, region_writer_free)
 #define AUTO_REGION_WRITER CLEANUP(region_writer_free_auto_)
@@ -257,7 +321,10 @@ struct bdev;
 enum bdev_content { BDEV_DATA, BDEV_ZEROS };
 
 struct bdev_ops {
-    int (*read)(struct bdev *d, void *data, size_t len, uint64_t off);        /* required */
+    int (*read)(struct bdev *d, void *data, size_t len, uint64_t off); /* required */
+    /* Optional: as read, but -EAGAIN where that would have to wait for a disk or a network. Without
+     * it every read may have to. */
+    int (*read_now)(struct bdev *d, void *data, size_t len, uint64_t off);
     int (*write)(struct bdev *d, const void *data, size_t len, uint64_t off); /* NULL: read-only */
     int (*flush)(struct bdev *d);                                             /* optional */
     /* Optional; afterwards the range reads as zeros. Without it zeros are written. */
@@ -286,6 +353,8 @@ struct bdev {
 /* Front door: range checks (-EINVAL past the end), -EROFS without write. An empty range is
  * success. */
 int bdev_read(struct bdev *d, void *data, size_t len, uint64_t off) MUST_USE;
+/* -EAGAIN when it would have to wait: not counted as a request, and `data` holds nothing. */
+int bdev_read_now(struct bdev *d, void *data, size_t len, uint64_t off) MUST_USE;
 int bdev_write(struct bdev *d, const void *data, size_t len, uint64_t off) MUST_USE;
 int bdev_flush(struct bdev *d) MUST_USE;
 /* The range reads as zeros afterwards; its space is given back where the device can. */
@@ -332,10 +401,18 @@ int bdev_open_map(struct bdev **out, const struct block_map *m, struct chunk_cac
  */
 int bdev_open_cow(struct bdev **out, struct bdev *lower, int tmp_dir, uint64_t size_limit,
                   struct err *e) MUST_USE;
+/* The same with an upper of the files DIR/NAME and DIR/NAME.states, made if missing and kept when the
+ * device is closed: it survives the death of this process, though not of the machine. ERR_BUSY
+ * while another process has it open; ERR_CORRUPT if it is of another disk. */
+int bdev_open_cow_kept(struct bdev **out, struct bdev *lower, int dir, const char *name,
+                       uint64_t size_limit, struct err *e) MUST_USE;
+/* Removes the files of a kept upper; absence is success. */
+int bdev_cow_forget(int dir, const char *name, struct err *e) MUST_USE;
 /* Stores what the upper changed as chunks, cut at multiples of CHUNK_SIZE_MAX on the disk; *upper
  * has the written blocks, *zeros the discarded or all-zero ones (feed both to block_map_overlay).
  * A block that was written with what lower holds is no change. The result depends on the contents
- * alone. The device must be quiet; it can be used on. `cow` must come from bdev_open_cow. */
+ * alone. The device must be quiet; it can be used on. `cow` must come from bdev_open_cow or
+ * bdev_open_cow_kept. */
 int bdev_cow_seal(struct bdev *cow, struct store *s, struct block_map **upper,
                   struct block_map **zeros, struct err *e) MUST_USE;
 
@@ -362,5 +439,45 @@ int nbd_server_start(struct nbd_server **out, struct bdev *d, const char *socket
 void nbd_server_stop(struct nbd_server *n);
 DEFINE_AUTO(nbd_server, nbd_server_stop)
 #define AUTO_NBD_SERVER CLEANUP(nbd_server_stop_auto_)
+
+/* ---- ublk front end ----------------------------------------------------------------------- */
+
+/*
+ * Serves one device as a disk of this machine, /dev/ublkbN, from threads of its own (Linux,
+ * Documentation/block/ublk.rst). Blocks of 4096 bytes. Needs root, or nodes that udev gives to the
+ * user, and Linux 6.5 or later.
+ *
+ * Every device carries a cookie of the caller's choice, kept by the kernel: numbers are used again,
+ * cookies should not be. When the process dies, the kernel keeps the device and the requests that
+ * wait; ublk_start with `recover` takes it over, over a bdev of the same content.
+ */
+struct ublk_server;
+
+struct ublk_options {
+    uint64_t cookie;
+    int recover; /* number of a device to take over; -1: a new one */
+};
+
+/* 0 if this kernel can; else ERR_UNSUPPORTED or ERR_DENIED with what is missing and what to do. */
+int ublk_probe(struct err *e) MUST_USE;
+
+/* The device is borrowed until ublk_stop. On failure what was made is removed again; a device to
+ * take over stays (ERR_NOTFOUND: it is gone, or another's). ERR_TIMEOUT when the kernel hangs. */
+int ublk_start(struct ublk_server **out, struct bdev *d, const struct ublk_options *o,
+               struct err *e) MUST_USE;
+uint32_t ublk_number(const struct ublk_server *u);
+const char *ublk_path(const struct ublk_server *u, char path[32]); /* returns `path` */
+/* Answers what is under way, removes the disk, joins the threads; `u` is gone in any case. Who has
+ * the disk open gets errors from then on. */
+int ublk_stop(struct ublk_server *u, struct err *e) MUST_USE;
+/* Joins the threads and leaves the disk to be recovered. */
+void ublk_leave(struct ublk_server *u);
+
+/* Devices of dead servers. *live: some process serves it. ERR_NOTFOUND: gone, or another's. */
+int ublk_look(uint32_t number, uint64_t cookie, bool *live, struct err *e) MUST_USE;
+/* The device with that cookie; ERR_NOTFOUND. */
+int ublk_find(uint64_t cookie, uint32_t *number, struct err *e) MUST_USE;
+/* Removes it, if it still carries the cookie. */
+int ublk_remove(uint32_t number, uint64_t cookie, struct err *e) MUST_USE;
 
 #endif

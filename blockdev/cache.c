@@ -155,20 +155,31 @@ static int load(struct chunk_cache *c, const struct digest *d, uint8_t **data, s
     return 0;
 }
 
+static struct cached_chunk *find(struct chunk_cache *c, const struct digest *d)
+{
+    struct cached_chunk *chunk = *bucket_of(c, d);
+    while (chunk && !digest_equal(&chunk->digest, d))
+        chunk = chunk->next_in_bucket;
+    return chunk;
+}
+
+static void hold(struct chunk_cache *c, struct cached_chunk *chunk)
+{
+    if (chunk->state == READY && chunk->holders == 0)
+        idle_remove(c, chunk);
+    chunk->holders++;
+}
+
 /* Looks a chunk up, or leaves a LOADING entry for the caller to fill (*mine). The caller holds it
  * either way; NULL when memory is short. */
 static struct cached_chunk *find_or_add(struct chunk_cache *c, const struct digest *d, bool *mine)
 {
-    struct cached_chunk **bucket = bucket_of(c, d);
-    struct cached_chunk *chunk = *bucket;
-    while (chunk && !digest_equal(&chunk->digest, d))
-        chunk = chunk->next_in_bucket;
+    struct cached_chunk *chunk = find(c, d);
     *mine = !chunk;
     if (chunk) {
         c->stats.hits++;
-        if (chunk->state == READY && chunk->holders == 0)
-            idle_remove(c, chunk);
     } else {
+        struct cached_chunk **bucket = bucket_of(c, d);
         chunk = mem_zalloc(sizeof(*chunk));
         if (!chunk)
             return NULL;
@@ -179,7 +190,7 @@ static struct cached_chunk *find_or_add(struct chunk_cache *c, const struct dige
         *bucket = chunk;
         c->stats.loads++;
     }
-    chunk->holders++;
+    hold(c, chunk);
     return chunk;
 }
 
@@ -245,6 +256,20 @@ int chunk_cache_get(struct chunk_cache *c, const struct digest *d, struct cached
         release(c, chunk);
     pthread_mutex_unlock(&c->mutex);
     return rc;
+}
+
+bool chunk_cache_peek(struct chunk_cache *c, const struct digest *d, struct cached_chunk **out)
+{
+    pthread_mutex_lock(&c->mutex);
+    struct cached_chunk *chunk = find(c, d);
+    bool ready = chunk && chunk->state == READY;
+    if (ready) {
+        c->stats.hits++;
+        hold(c, chunk);
+        *out = chunk;
+    }
+    pthread_mutex_unlock(&c->mutex);
+    return ready;
 }
 
 void chunk_cache_put(struct chunk_cache *c, struct cached_chunk *chunk)

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zstd.h>
@@ -23,9 +24,10 @@
 
 enum {
     CHUNK_LEVEL = 3,
-    CHUNK_FILE_MAX = ZSTD_COMPRESSBOUND(CHUNK_SIZE_MAX),
-    CHUNK_PATH_MAX = 10 + DIGEST_TEXT_MAX, /* "chunks/ab/" + hex + NUL */
+    CHUNK_FILE_MAX = CHUNK_STORED_MAX,
+    SEAL_LEN = 16,
 };
+_Static_assert(CHUNK_STORED_MAX == ZSTD_COMPRESSBOUND(CHUNK_SIZE_MAX), "what zstd may make of it");
 
 struct chunk_codec {
     ZSTD_CCtx *compressor;
@@ -58,14 +60,60 @@ int chunk_codec_new(struct chunk_codec **out, struct err *e)
     return 0;
 }
 
+/*
+ * What stands behind a frame that was made here: a skippable frame (RFC 8878, 3.1.2), which
+ * decoders pass over, with the first bytes of the sha256 of all before it. Bits of a frame can
+ * change without changing what it decompresses to; only the seal tells.
+ */
+static void make_seal(uint8_t seal[SEAL_LEN], const uint8_t *frame, size_t len)
+{
+    static const uint8_t head[] = {0x5e, 0x2a, 0x4d, 0x18, SEAL_LEN - 8, 0, 0, 0};
+    struct digest d;
+    digest_bytes(&d, frame, len);
+    memcpy(seal, head, sizeof(head));
+    memcpy(seal + sizeof(head), d.bytes, SEAL_LEN - sizeof(head));
+}
+
+/* A frame that came from elsewhere may have none. */
+static int check_seal(const uint8_t *stored, size_t len, struct err *e)
+{
+    uint8_t seal[SEAL_LEN];
+    size_t frame = ZSTD_findFrameCompressedSize(stored, len);
+    if (frame == len)
+        return 0;
+    if (!ZSTD_isError(frame) && frame + SEAL_LEN == len) {
+        make_seal(seal, stored, frame);
+        if (memcmp(stored + frame, seal, SEAL_LEN) == 0)
+            return 0;
+    }
+    return err_set(e, ERR_CORRUPT, "its stored bytes have changed");
+}
+
 int chunk_encode(struct chunk_codec *c, const void *data, size_t len, const void **out,
                  size_t *out_len, struct err *e)
 {
-    size_t got = ZSTD_compressCCtx(c->compressor, c->bytes, CHUNK_FILE_MAX, data, len, CHUNK_LEVEL);
+    size_t got = ZSTD_compressCCtx(c->compressor, c->bytes, CHUNK_FILE_MAX - SEAL_LEN, data, len,
+                                   CHUNK_LEVEL);
     if (ZSTD_isError(got))
         return err_set(e, ERR_NOMEM, "compressing a chunk: %s", ZSTD_getErrorName(got));
+    make_seal(c->bytes + got, c->bytes, got);
     *out = c->bytes;
-    *out_len = got;
+    *out_len = got + SEAL_LEN;
+    return 0;
+}
+
+int chunk_decode(struct chunk_codec *c, const void *stored, size_t stored_len, void *data,
+                 size_t *len, struct err *e)
+{
+    unsigned long long size = ZSTD_getFrameContentSize(stored, stored_len);
+    if (size == ZSTD_CONTENTSIZE_UNKNOWN || size == ZSTD_CONTENTSIZE_ERROR || size == 0 ||
+        size > CHUNK_SIZE_MAX || size % BLOCK_SIZE != 0)
+        return err_set(e, ERR_CORRUPT, "not a chunk");
+    size_t got = ZSTD_decompressDCtx(c->decompressor, data, CHUNK_SIZE_MAX, stored, stored_len);
+    if (ZSTD_isError(got) || got != size)
+        return err_set(e, ERR_CORRUPT, "damaged: %s",
+                       ZSTD_isError(got) ? ZSTD_getErrorName(got) : "wrong size");
+    *len = got;
     return 0;
 }
 
@@ -79,19 +127,10 @@ int chunk_decode_file(struct chunk_codec *c, int fd, void *data, size_t *len, st
     size_t stored = (size_t)st.st_size;
     if (file_pread_full(fd, c->bytes, stored, 0, e) < 0)
         return err_in(e, "reading");
-    unsigned long long size = ZSTD_getFrameContentSize(c->bytes, stored);
-    if (size == ZSTD_CONTENTSIZE_UNKNOWN || size == ZSTD_CONTENTSIZE_ERROR || size == 0 ||
-        size > CHUNK_SIZE_MAX || size % BLOCK_SIZE != 0)
-        return err_set(e, ERR_CORRUPT, "not a chunk");
-    size_t got = ZSTD_decompressDCtx(c->decompressor, data, CHUNK_SIZE_MAX, c->bytes, stored);
-    if (ZSTD_isError(got) || got != size)
-        return err_set(e, ERR_CORRUPT, "damaged: %s",
-                       ZSTD_isError(got) ? ZSTD_getErrorName(got) : "wrong size");
-    *len = got;
-    return 0;
+    return chunk_decode(c, c->bytes, stored, data, len, e);
 }
 
-static const char *chunk_path(const struct digest *d, char path[CHUNK_PATH_MAX])
+const char *store_chunk_path(const struct digest *d, char path[CHUNK_PATH_MAX])
 {
     char hex[DIGEST_TEXT_MAX];
     digest_hex(d, hex);
@@ -104,14 +143,14 @@ static bool chunk_stat(struct store *s, const struct digest *d, struct stat *st)
 {
     char path[CHUNK_PATH_MAX];
     return d->algorithm == DIGEST_SHA256 &&
-           fstatat(store_dir(s), chunk_path(d, path), st, AT_SYMLINK_NOFOLLOW) == 0 &&
+           fstatat(store_dir(s), store_chunk_path(d, path), st, AT_SYMLINK_NOFOLLOW) == 0 &&
            S_ISREG(st->st_mode) && st->st_size > 0;
 }
 
 bool store_has_chunk(struct store *s, const struct digest *d)
 {
-    struct stat st;
-    return chunk_stat(s, d, &st);
+    char path[CHUNK_PATH_MAX];
+    return d->algorithm == DIGEST_SHA256 && store_use(s, store_chunk_path(d, path));
 }
 
 int store_chunk_stored_size(struct store *s, const struct digest *d, uint64_t *out, struct err *e)
@@ -136,6 +175,16 @@ int store_check_chunk(struct store *s, const struct digest *d, struct err *e)
     return data ? store_get_chunk(s, d, data, &len, e) : err_nomem(e, "chunk");
 }
 
+/* Whoever sweeps may have seen a file without bytes, or a damaged one, under this name: it must not
+ * take the new one for it. */
+int store_commit_chunk(struct store *s, const struct digest *d, struct file_tmp *t, struct err *e)
+{
+    char path[CHUNK_PATH_MAX];
+    AUTO_FD int lock = -1;
+    int rc = store_use_begin(&lock, s, e);
+    return rc < 0 ? rc : file_tmp_commit(t, store_dir(s), store_chunk_path(d, path), false, e);
+}
+
 static int chunk_write(struct store *s, struct chunk_codec *c, const void *data, size_t len,
                        const struct digest *d, struct err *e)
 {
@@ -145,14 +194,13 @@ static int chunk_write(struct store *s, struct chunk_codec *c, const void *data,
     if (rc < 0)
         return rc;
     AUTO_FILE_TMP struct file_tmp t = {.fd = -1};
-    char path[CHUNK_PATH_MAX];
     rc = store_begin_chunks(s, e);
     if (rc == 0)
         rc = file_tmp_open(&t, store_tmp_dir(s), e);
     if (rc == 0)
         rc = file_write_full(t.fd, bytes, bytes_len, e);
     if (rc == 0)
-        rc = file_tmp_commit(&t, store_dir(s), chunk_path(d, path), false, e);
+        rc = store_commit_chunk(s, d, &t, e);
     if (rc == 0)
         store_count_chunk(s, bytes_len);
     return rc;
@@ -201,7 +249,7 @@ static int chunk_read(struct store *s, struct chunk_codec *c, const struct diges
     AUTO_FD int fd = -1;
     if (d->algorithm != DIGEST_SHA256)
         return err_set(e, ERR_NOTFOUND, "not in the store");
-    int rc = file_open(&fd, store_dir(s), chunk_path(d, path), O_RDONLY | O_NOFOLLOW, 0, e);
+    int rc = file_open(&fd, store_dir(s), store_chunk_path(d, path), O_RDONLY | O_NOFOLLOW, 0, e);
     if (rc < 0)
         return e->class == ERR_NOTFOUND ? err_set(e, ERR_NOTFOUND, "not in the store") : rc;
     rc = chunk_decode_file(c, fd, data, len, e);
@@ -225,6 +273,8 @@ int store_get_chunk(struct store *s, const struct digest *d, void *data, size_t 
         return rc;
     size_t got = 0;
     rc = chunk_read(s, c, d, data, &got, e);
+    if (rc == -ERR_CORRUPT || rc == -ERR_DIGEST || rc == -ERR_NOTFOUND)
+        rc = store_fetch_chunk(s, c, d, data, &got, e);
     store_give_codec(s, c);
     if (rc < 0) {
         char text[DIGEST_TEXT_MAX];
@@ -235,6 +285,39 @@ int store_get_chunk(struct store *s, const struct digest *d, void *data, size_t 
     }
     *len = got;
     return 0;
+}
+
+static int audit(struct store *s, struct chunk_codec *c, const struct digest *d, uint8_t *data,
+                 struct err *e)
+{
+    char path[CHUNK_PATH_MAX];
+    AUTO_FD int fd = -1;
+    struct stat st;
+    size_t len = 0;
+    int rc = file_open(&fd, store_dir(s), store_chunk_path(d, path), O_RDONLY | O_NOFOLLOW, 0, e);
+    if (rc == 0)
+        rc = chunk_decode_file(c, fd, data, &len, e);
+    if (rc == 0 && fstat(fd, &st) < 0)
+        rc = err_sys(e, "reading its size");
+    if (rc < 0)
+        return rc;
+    struct digest got;
+    digest_bytes(&got, data, len);
+    if (!digest_equal(&got, d))
+        return err_set(e, ERR_DIGEST, "its bytes hash to something else");
+    return check_seal(c->bytes, (size_t)st.st_size, e); /* where chunk_decode_file left them */
+}
+
+int store_audit_chunk(struct store *s, const struct digest *d, struct err *e)
+{
+    AUTO_FREE uint8_t *data = mem_zalloc(CHUNK_SIZE_MAX);
+    struct chunk_codec *c;
+    int rc = data ? store_take_codec(s, &c, e) : err_nomem(e, "chunk");
+    if (rc < 0)
+        return rc;
+    rc = audit(s, c, d, data, e);
+    store_give_codec(s, c);
+    return rc;
 }
 
 static int recheck_directory(struct store *s, int dir, int64_t since, uint8_t *data, struct err *e)

@@ -16,9 +16,11 @@
  * alone changes the states of its blocks; a word may be shared with other owners, hence the
  * atomics.
  *
- * There is no flush: the upper is disposable. After a crash nobody opens it again (it has no name),
- * and within this process a write is visible to all as soon as it is answered. What is to be
- * kept goes through bdev_cow_seal into the store, which has its own durability.
+ * There is no flush. An upper without a name goes with the process; one that has a name
+ * (bdev_open_cow_kept) outlives a killed process, since the kernel keeps what was written to its two
+ * files, but not a power cut. After a kill each block is as before or after the write that was under
+ * way, by the order above. What is to last goes through bdev_cow_seal into the store, which has its
+ * own durability.
  */
 #include "blockdev/blockdev.h"
 
@@ -27,6 +29,8 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -50,6 +54,7 @@ struct cow {
     uint64_t limit; /* blocks that may be WRITTEN; UINT64_MAX: no limit */
     atomic_uint_fast64_t written;
     atomic_uint_fast64_t *states;
+    size_t mapped;         /* bytes of `states` when they are a file's; 0: they are memory */
     pthread_mutex_t mutex; /* claims */
     pthread_cond_t released;
     struct claim *claims;
@@ -197,9 +202,10 @@ static int upper_write(const struct cow *w, const uint8_t *data, size_t len, uin
 
 /* ---- Requests ---- */
 
-static int cow_read(struct bdev *d, void *data, size_t len, uint64_t off)
+typedef int read_lower(struct bdev *lower, void *data, size_t len, uint64_t off);
+
+static int read_range(struct cow *w, void *data, size_t len, uint64_t off, read_lower *lower)
 {
-    struct cow *w = cow_of(d);
     uint8_t *at = data;
     struct claim range = claim_of(len, off); /* only for its bounds: readers own nothing */
     while (len > 0) {
@@ -213,7 +219,7 @@ static int cow_read(struct bdev *d, void *data, size_t len, uint64_t off)
         else if (state == WRITTEN)
             rc = upper_read(w, at, n, off);
         else
-            rc = bdev_read(w->lower, at, n, off);
+            rc = lower(w->lower, at, n, off);
         if (rc < 0)
             return rc;
         at += n;
@@ -221,6 +227,17 @@ static int cow_read(struct bdev *d, void *data, size_t len, uint64_t off)
         len -= n;
     }
     return 0;
+}
+
+static int cow_read(struct bdev *d, void *data, size_t len, uint64_t off)
+{
+    return read_range(cow_of(d), data, len, off, bdev_read);
+}
+
+/* The upper is this machine's own file: nothing worth handing over to another thread. */
+static int cow_read_now(struct bdev *d, void *data, size_t len, uint64_t off)
+{
+    return read_range(cow_of(d), data, len, off, bdev_read_now);
 }
 
 /* Writes a part of one owned block; `data` NULL means zeros. The block is then whole in the
@@ -365,7 +382,10 @@ static void cow_close(struct bdev *d)
     assert(!w->claims);
     bdev_close(w->lower);
     file_close(&w->fd);
-    free(w->states);
+    if (w->mapped > 0)
+        (void)munmap(w->states, w->mapped);
+    else
+        free(w->states);
     pthread_cond_destroy(&w->released);
     pthread_mutex_destroy(&w->mutex);
     free(w);
@@ -373,6 +393,7 @@ static void cow_close(struct bdev *d)
 
 static const struct bdev_ops cow_ops = {
     .read = cow_read,
+    .read_now = cow_read_now,
     .write = cow_write,
     .discard = cow_discard,
     .content = cow_content,
@@ -395,8 +416,8 @@ static int open_upper(int *out, int tmp_dir, uint64_t size, struct err *e)
     return 0;
 }
 
-int bdev_open_cow(struct bdev **out, struct bdev *lower, int tmp_dir, uint64_t size_limit,
-                  struct err *e)
+/* Without its upper. */
+static int cow_new(struct bdev **out, struct bdev *lower, uint64_t size_limit, struct err *e)
 {
     AUTO_BDEV struct bdev *below = lower;
     if (below->size % BLOCK_SIZE != 0)
@@ -413,16 +434,117 @@ int bdev_open_cow(struct bdev **out, struct bdev *lower, int tmp_dir, uint64_t s
     w->lower = MOVE(below);
     pthread_mutex_init(&w->mutex, NULL);
     pthread_cond_init(&w->released, NULL);
-    AUTO_BDEV struct bdev *device = &w->device;
-    uint64_t words = device->size / BLOCK_SIZE / WORD_BLOCKS + 1;
-    w->states = mem_array((size_t)words, sizeof(*w->states));
+    *out = &w->device;
+    return 0;
+}
+
+static size_t word_count(const struct cow *w)
+{
+    return (size_t)(w->device.size / BLOCK_SIZE / WORD_BLOCKS + 1);
+}
+
+int bdev_open_cow(struct bdev **out, struct bdev *lower, int tmp_dir, uint64_t size_limit,
+                  struct err *e)
+{
+    AUTO_BDEV struct bdev *device = NULL;
+    int rc = cow_new(&device, lower, size_limit, e);
+    if (rc < 0)
+        return rc;
+    struct cow *w = cow_of(device);
+    w->states = mem_array(word_count(w), sizeof(*w->states));
     if (!w->states)
         return err_nomem(e, "block states of a copy-on-write disk");
-    int rc = open_upper(&w->fd, tmp_dir, device->size, e);
+    rc = open_upper(&w->fd, tmp_dir, device->size, e);
     if (rc < 0)
         return err_in(e, "copy-on-write disk");
     *out = MOVE(device);
     return 0;
+}
+
+/* ---- Kept uppers ---- */
+
+/* The states come last: with them the upper is whole. */
+static int create_kept(const struct cow *w, int dir, const char *name, const char *states_name,
+                       struct err *e)
+{
+    AUTO_FD int fd = -1;
+    AUTO_FILE_TMP struct file_tmp states = {.fd = -1};
+    int rc = file_open(&fd, dir, name, O_RDWR | O_CREAT | O_TRUNC, 0600, e);
+    if (rc == 0 && ftruncate(fd, (off_t)w->device.size) < 0)
+        rc = err_sys(e, "%s", name);
+    if (rc == 0)
+        rc = file_tmp_open(&states, dir, e);
+    if (rc < 0)
+        return rc;
+    /* All of its room now: a full disk must not show when a page of it is first touched. */
+    int sys = posix_fallocate(states.fd, 0, (off_t)(word_count(w) * sizeof(*w->states)));
+    if (sys != 0)
+        return err_sysno(e, sys, "%s", states_name);
+    return file_tmp_commit(&states, dir, states_name, false, e);
+}
+
+static int map_states(struct cow *w, int dir, const char *states_name, struct err *e)
+{
+    AUTO_FD int fd = -1;
+    struct stat st;
+    size_t len = word_count(w) * sizeof(*w->states);
+    int rc = file_open(&fd, dir, states_name, O_RDWR | O_NOFOLLOW, 0, e);
+    if (rc < 0)
+        return rc;
+    if (fstat(fd, &st) < 0 || st.st_size != (off_t)len)
+        return err_set(e, ERR_CORRUPT, "%s is not of this disk", states_name);
+    void *at = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+    if (at == MAP_FAILED)
+        return err_sys(e, "%s", states_name);
+    w->states = at;
+    w->mapped = len;
+    for (size_t i = 0; i < word_count(w); i++) {
+        uint64_t word = atomic_load(&w->states[i]);
+        if (word & word >> 1 & word_of(WRITTEN)) /* both bits of a block */
+            return err_set(e, ERR_CORRUPT, "%s holds a state that is none", states_name);
+    }
+    return 0;
+}
+
+static int open_kept(struct cow *w, int dir, const char *name, struct err *e)
+{
+    AUTO_FREE char *states_name = mem_printf("%s.states", name);
+    if (!states_name)
+        return err_nomem(e, name);
+    int rc = file_exists(dir, states_name) ? 0 : create_kept(w, dir, name, states_name, e);
+    if (rc == 0)
+        rc = file_lock(&w->fd, dir, name, true, false, e);
+    struct stat st;
+    if (rc == 0 && (fstat(w->fd, &st) < 0 || st.st_size != (off_t)w->device.size))
+        rc = err_set(e, ERR_CORRUPT, "%s is not of this disk", name);
+    if (rc == 0)
+        rc = map_states(w, dir, states_name, e);
+    if (rc < 0)
+        return rc;
+    atomic_store(&w->written, count_written(w, 0, w->device.size / BLOCK_SIZE));
+    return 0;
+}
+
+int bdev_open_cow_kept(struct bdev **out, struct bdev *lower, int dir, const char *name,
+                       uint64_t size_limit, struct err *e)
+{
+    AUTO_BDEV struct bdev *device = NULL;
+    int rc = cow_new(&device, lower, size_limit, e);
+    if (rc == 0)
+        rc = open_kept(cow_of(device), dir, name, e);
+    if (rc < 0)
+        return err_in(e, "copy-on-write disk");
+    *out = MOVE(device);
+    return 0;
+}
+
+int bdev_cow_forget(int dir, const char *name, struct err *e)
+{
+    AUTO_FREE char *states_name = mem_printf("%s.states", name);
+    if (!states_name)
+        return err_nomem(e, name);
+    int rc = file_remove_tree(dir, states_name, e);
+    return rc < 0 ? rc : file_remove_tree(dir, name, e);
 }
 
 /* ---- Seal ---- */

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/file.h"
 #include "blockdev/blockdev.h"
 
 /* ---- Chunk files (chunk.c) ---------------------------------------------------------------- */
@@ -23,10 +24,40 @@ void chunk_codec_free(struct chunk_codec *c);
 int chunk_encode(struct chunk_codec *c, const void *data, size_t len, const void **out,
                  size_t *out_len, struct err *e) MUST_USE;
 
+/* The plain bytes of a chunk's stored form into `data` (room for CHUNK_SIZE_MAX). ERR_CORRUPT,
+ * without a name, for anything but one whole frame of a valid chunk size. */
+int chunk_decode(struct chunk_codec *c, const void *stored, size_t stored_len, void *data,
+                 size_t *len, struct err *e) MUST_USE;
+
 /* Reads an open chunk file into `data` (room for CHUNK_SIZE_MAX). ERR_CORRUPT, without a name,
  * for anything but one whole frame of a valid chunk size. */
 int chunk_decode_file(struct chunk_codec *c, int fd, void *data, size_t *len,
                       struct err *e) MUST_USE;
+
+enum {
+    CHUNK_PATH_MAX = 10 + DIGEST_TEXT_MAX,                    /* "chunks/ab/" + hex + NUL */
+    CHUNK_STORED_MAX = CHUNK_SIZE_MAX + CHUNK_SIZE_MAX / 256, /* bytes of a chunk's file */
+};
+
+/* Where a chunk lies in the store; returns `path`. */
+const char *store_chunk_path(const struct digest *d, char path[CHUNK_PATH_MAX]);
+
+/* Gives a finished chunk file its name. */
+int store_commit_chunk(struct store *s, const struct digest *d, struct file_tmp *t,
+                       struct err *e) MUST_USE;
+
+/* ---- Chunks from elsewhere (chunk_source.c) ----------------------------------------------- */
+
+/* The store's source, NULL for none, and how long a chunk is waited for. */
+const struct chunk_source *store_source(const struct store *s, int64_t *limit_ms);
+
+/* Shortens or lengthens that wait. */
+void store_set_source_limit(struct store *s, int64_t limit_ms);
+
+/* Brings a chunk that the store lacks, or holds damaged, from the store's source, verifies and keeps
+ * it; `e` holds why it could not be read here and stays that way when there is no source. */
+int store_fetch_chunk(struct store *s, struct chunk_codec *c, const struct digest *d, void *data,
+                      size_t *len, struct err *e) MUST_USE;
 
 /* ---- Store ------------------------------------------------------------------------------- */
 
@@ -38,11 +69,14 @@ void store_give_codec(struct store *s, struct chunk_codec *c);
  * which boot of the machine this process ran in. */
 int store_begin_chunks(struct store *s, struct err *e) MUST_USE;
 
+/* When this process opened the store: ns of the epoch, by the file system's clock. */
+int64_t store_opened_ns(const struct store *s);
+
 /* Makes every chunk that this process offered since the last call durable. */
 int store_sync_chunks(struct store *s, struct err *e) MUST_USE;
 
-/* Counts a chunk for store_stats; `stored_size` 0: was there already. */
 bool store_is_distrusted(const struct store *s);
+/* Counts a chunk for store_stats; `stored_size` 0: was there already. */
 void store_count_chunk(struct store *s, uint64_t stored_size);
 
 /* Reads and checks every chunk changed at or after `since` (seconds of the epoch) and removes the
@@ -156,6 +190,14 @@ int chunk_cache_get(struct chunk_cache *c, const struct digest *d, struct cached
                     struct err *e) MUST_USE;
 void chunk_cache_put(struct chunk_cache *c, struct cached_chunk *chunk);
 const uint8_t *cached_chunk_bytes(const struct cached_chunk *chunk, size_t *len);
+
+/* As chunk_cache_get, but only of what is in memory: false otherwise. */
+bool chunk_cache_peek(struct chunk_cache *c, const struct digest *d, struct cached_chunk **out);
+
+/* ---- Threads of the front ends (nbd.c) ---------------------------------------------------- */
+
+/* pthread_create, with all signals blocked: they stay with the threads of the caller. */
+int device_thread_start(pthread_t *thread, void *(*run)(void *), void *arg) MUST_USE;
 
 /* ---- NBD --------------------------------------------------------------------------------- */
 

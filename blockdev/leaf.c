@@ -37,12 +37,15 @@ static int report(struct leaf *l, size_t index, const struct err *e)
 }
 
 /* Copies `len` bytes at `off` of the disk, all within one extent. */
-static int read_extent(struct leaf *l, size_t index, uint8_t *data, size_t len, uint64_t off)
+static int read_extent(struct leaf *l, size_t index, uint8_t *data, size_t len, uint64_t off,
+                       bool now)
 {
     const struct map_extent *extent = block_map_extent(l->map, index);
     struct err e = ERR_INIT;
     struct cached_chunk *chunk;
-    if (chunk_cache_get(l->cache, &extent->chunk, &chunk, &e) < 0)
+    if (now && !chunk_cache_peek(l->cache, &extent->chunk, &chunk))
+        return -EAGAIN;
+    if (!now && chunk_cache_get(l->cache, &extent->chunk, &chunk, &e) < 0)
         return report(l, index, &e);
     size_t chunk_len;
     const uint8_t *bytes = cached_chunk_bytes(chunk, &chunk_len);
@@ -58,9 +61,8 @@ static int read_extent(struct leaf *l, size_t index, uint8_t *data, size_t len, 
     return report(l, index, &e);
 }
 
-static int leaf_read(struct bdev *d, void *data, size_t len, uint64_t off)
+static int read_range(struct leaf *l, void *data, size_t len, uint64_t off, bool now)
 {
-    struct leaf *l = leaf_of(d);
     uint8_t *at = data;
     size_t count = block_map_count(l->map);
     for (size_t i = block_map_find(l->map, off); len > 0; i++) {
@@ -77,7 +79,7 @@ static int leaf_read(struct bdev *d, void *data, size_t len, uint64_t off)
             break;
         uint64_t left = extent->off + extent->size - off;
         size_t n = left < len ? (size_t)left : len;
-        int rc = read_extent(l, i, at, n, off);
+        int rc = read_extent(l, i, at, n, off, now);
         if (rc < 0)
             return rc;
         at += n;
@@ -85,6 +87,16 @@ static int leaf_read(struct bdev *d, void *data, size_t len, uint64_t off)
         len -= n;
     }
     return 0;
+}
+
+static int leaf_read(struct bdev *d, void *data, size_t len, uint64_t off)
+{
+    return read_range(leaf_of(d), data, len, off, false);
+}
+
+static int leaf_read_now(struct bdev *d, void *data, size_t len, uint64_t off)
+{
+    return read_range(leaf_of(d), data, len, off, true);
 }
 
 static enum bdev_content leaf_content(struct bdev *d, uint64_t len, uint64_t off, uint64_t *run)
@@ -113,6 +125,7 @@ static void leaf_close(struct bdev *d)
 
 static const struct bdev_ops leaf_ops = {
     .read = leaf_read,
+    .read_now = leaf_read_now,
     .content = leaf_content,
     .close = leaf_close,
 };

@@ -212,3 +212,56 @@ int block_map_overlay(struct block_map **out, const struct block_map *lower,
     *out = MOVE(m);
     return 0;
 }
+
+/* True if `lower` holds at `off` what `x` holds there. Both cover it. */
+static bool same_at(const struct map_extent *x, const struct map_extent *lower)
+{
+    return x->chunk_off + lower->off == lower->chunk_off + x->off &&
+           digest_equal(&x->chunk, &lower->chunk);
+}
+
+/* Adds what of `x` the walk's map does not hold just so. */
+static int add_changed(struct block_map *out, const struct map_extent *x, struct walk *lower,
+                       struct err *e)
+{
+    uint64_t off = x->off, end = end_of(x);
+    int rc = 0;
+    while (rc == 0 && off < end) {
+        const struct map_extent *below = walk_to(lower, off);
+        uint64_t until = end;
+        bool covered = below && below->off <= off;
+        if (covered && end_of(below) < until)
+            until = end_of(below);
+        else if (!covered && below && below->off < until)
+            until = below->off;
+        if (!covered || !same_at(x, below))
+            rc = add_part(out, x, off, until, off, e);
+        off = until;
+    }
+    return rc;
+}
+
+int block_map_delta(struct block_map **data, struct block_map **zeros,
+                    const struct block_map *lower, const struct block_map *target, struct err *e)
+{
+    if (target->virtual_size < lower->virtual_size)
+        return err_set(e, ERR_CORRUPT, "block map: the disk is smaller than what it stands on");
+    AUTO_BLOCK_MAP struct block_map *changed = NULL, *gone = NULL;
+    struct walk over_lower = {.map = lower}, over_target = {.map = target};
+    int rc = block_map_new(&changed, target->virtual_size, e);
+    if (rc == 0)
+        rc = block_map_new(&gone, target->virtual_size, e);
+    for (size_t i = 0; rc == 0 && i < target->count; i++)
+        rc = add_changed(changed, &target->extents[i], &over_lower, e);
+    for (size_t i = 0; rc == 0 && i < lower->count; i++)
+        rc = add_uncovered(gone, &lower->extents[i], &over_target, 1, e);
+    if (rc == 0)
+        rc = block_map_finish(changed, e);
+    if (rc == 0)
+        rc = block_map_finish(gone, e);
+    if (rc < 0)
+        return rc;
+    *data = MOVE(changed);
+    *zeros = MOVE(gone);
+    return 0;
+}

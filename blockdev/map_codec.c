@@ -229,6 +229,8 @@ static const char *map_path(const struct digest *d, char path[MAP_PATH_MAX])
 /* Whether the file has just these bytes: a damaged map is written again. */
 static bool holds(struct store *s, const char *path, const struct buf *bytes)
 {
+    if (!store_use(s, path))
+        return false;
     struct err ignored = ERR_INIT;
     AUTO_BUF struct buf there;
     buf_init(&there, bytes->len);
@@ -258,6 +260,13 @@ int store_put_map(struct store *s, const struct block_map *m, struct digest *out
 }
 
 int store_get_map(struct store *s, const struct digest *d, struct block_map **out, struct err *e)
+{
+    char path[MAP_PATH_MAX];
+    store_use(s, map_path(d, path)); /* reading says whether it is there */
+    return store_peek_map(s, d, out, e);
+}
+
+int store_peek_map(struct store *s, const struct digest *d, struct block_map **out, struct err *e)
 {
     AUTO_BUF struct buf bytes;
     buf_init(&bytes, LIMIT_BLOCK_MAP);

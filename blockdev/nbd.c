@@ -216,8 +216,7 @@ static void server_free(struct nbd_server *n)
 }
 DEFINE_AUTO(nbd_server, server_free)
 
-/* Signals stay with the threads of the caller. */
-static int start_thread(pthread_t *thread, void *(*run)(void *), void *arg)
+int device_thread_start(pthread_t *thread, void *(*run)(void *), void *arg)
 {
     sigset_t all, before;
     sigfillset(&all);
@@ -244,7 +243,7 @@ int nbd_server_start(struct nbd_server **out, struct bdev *d, const char *socket
     int rc = listen_on(&n->listener, n->path, e);
     if (rc < 0)
         return err_in(e, "NBD server");
-    int sys = start_thread(&n->thread, server_main, n);
+    int sys = device_thread_start(&n->thread, server_main, n);
     if (sys != 0)
         return err_sysno(e, sys, "NBD server");
     *out = MOVE(n);

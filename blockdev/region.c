@@ -7,7 +7,8 @@
  * Small files go into the open pack, a chunk in the making whose CHUNK_SIZE_MAX addresses were set
  * aside when it was opened; it stays open while large files pass by. Large files are cut into
  * pieces of CHUNK_SIZE_MAX, each a chunk; a piece without data gets no addresses, so a sparse file
- * takes what its data takes. Memory: the pack, the current piece, and what the pool has in hand.
+ * takes what its data takes. Memory: the pack, the current piece, and what the pool has in hand;
+ * buffers are used again, since fresh ones cost a page fault for every 4 KiB.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,10 +17,13 @@
 #include "base/pool.h"
 #include "blockdev/internal.h"
 
+enum { SPARE_MAX = 8 };
+
 /* Data on its way to a chunk. */
 struct region_chunk {
     uint64_t region_off;
-    size_t len; /* used; a multiple of BLOCK_SIZE once submitted */
+    size_t len;    /* used; a multiple of BLOCK_SIZE once submitted */
+    size_t filled; /* what lies behind may be left from another use of the buffer */
     uint8_t *data;
     struct digest digest;
 };
@@ -32,6 +36,8 @@ struct region_writer {
     struct region_chunk *pack;  /* open, or NULL */
     struct region_chunk *piece; /* of the current large file, or NULL before its first data */
     uint64_t piece_index;       /* which one that is */
+    struct region_chunk *spare[SPARE_MAX];
+    size_t spare_count;
     bool in_file;
     uint64_t size; /* of the current file */
     uint64_t end;  /* of its data so far */
@@ -50,13 +56,44 @@ static void region_chunk_free(struct region_chunk *c)
 DEFINE_AUTO(region_chunk, region_chunk_free)
 #define AUTO_REGION_CHUNK CLEANUP(region_chunk_free_auto_)
 
-/* NULL when memory is short. */
-static struct region_chunk *region_chunk_new(void)
+/* NULL when memory is short. The pool's callbacks run on the thread that submits, so no lock guards
+ * the spare buffers. */
+static struct region_chunk *region_chunk_new(struct region_writer *w)
 {
+    if (w->spare_count > 0) {
+        struct region_chunk *spare = w->spare[--w->spare_count];
+        *spare = (struct region_chunk){.data = spare->data};
+        return spare;
+    }
     AUTO_REGION_CHUNK struct region_chunk *c = mem_zalloc(sizeof(*c));
     if (c)
         c->data = mem_zalloc(CHUNK_SIZE_MAX);
     return c && c->data ? MOVE(c) : NULL;
+}
+
+static void region_chunk_recycle(struct region_writer *w, struct region_chunk *c)
+{
+    if (c && w->spare_count < SPARE_MAX)
+        w->spare[w->spare_count++] = c;
+    else
+        region_chunk_free(c);
+}
+
+/* Zeros up to `end`. */
+static void region_chunk_pad(struct region_chunk *c, size_t end)
+{
+    if (end <= c->filled)
+        return;
+    memset(c->data + c->filled, 0, end - c->filled);
+    c->filled = end;
+}
+
+/* Offsets rise. */
+static void region_chunk_write(struct region_chunk *c, size_t at, const void *data, size_t len)
+{
+    region_chunk_pad(c, at);
+    memcpy(c->data + at, data, len);
+    c->filled = at + len;
 }
 
 /* ---- Pool ------------------------------------------------------------------------------ */
@@ -71,15 +108,16 @@ static int chunk_work(void *ctx, void *item, struct err *e)
 static int chunk_done(void *ctx, void *item, struct err *e)
 {
     struct region_writer *w = ctx;
-    AUTO_REGION_CHUNK struct region_chunk *c = item;
+    const struct region_chunk *c = item;
     struct map_extent x = {
         .off = c->region_off, .size = (uint32_t)c->len, .chunk_off = 0, .chunk = c->digest};
+    region_chunk_recycle(w, item);
     return block_map_add(w->map, &x, e);
 }
 
-static void chunk_drop(void *ctx UNUSED, void *item)
+static void chunk_drop(void *ctx, void *item)
 {
-    region_chunk_free(item);
+    region_chunk_recycle(ctx, item);
 }
 
 static const struct pool_ops chunk_ops = {
@@ -129,7 +167,7 @@ static int open_pack(struct region_writer *w, uint64_t size, struct err *e)
         rc = close_pack(w, e);
     if (rc < 0 || w->pack)
         return rc;
-    AUTO_REGION_CHUNK struct region_chunk *pack = region_chunk_new();
+    AUTO_REGION_CHUNK struct region_chunk *pack = region_chunk_new(w);
     if (!pack)
         return err_nomem(e, "chunk of a layer");
     rc = take_addresses(w, CHUNK_SIZE_MAX, &pack->region_off, e);
@@ -147,9 +185,12 @@ static int close_piece(struct region_writer *w, struct err *e)
     uint64_t file_off = w->piece_index * CHUNK_SIZE_MAX;
     uint64_t left = w->size - file_off;
     size_t len = left < CHUNK_SIZE_MAX ? (size_t)left : CHUNK_SIZE_MAX;
-    if (piece_is_zero(piece->data, len))
-        return 0;
     piece->len = (size_t)mem_round_up(len, BLOCK_SIZE);
+    region_chunk_pad(piece, piece->len);
+    if (piece_is_zero(piece->data, len)) {
+        region_chunk_recycle(w, MOVE(piece));
+        return 0;
+    }
     int rc = take_addresses(w, piece->len, &piece->region_off, e);
     if (rc == 0)
         rc = add_extent(w, file_off, len, piece->region_off, e);
@@ -182,13 +223,13 @@ static int large_file_data(struct region_writer *w, uint64_t off, const uint8_t 
         if (rc < 0)
             return rc;
         if (!w->piece)
-            w->piece = region_chunk_new();
+            w->piece = region_chunk_new(w);
         if (!w->piece)
             return err_nomem(e, "chunk of a layer");
         w->piece_index = index;
         size_t at = (size_t)(off % CHUNK_SIZE_MAX);
         size_t part = len < CHUNK_SIZE_MAX - at ? len : CHUNK_SIZE_MAX - at;
-        memcpy(w->piece->data + at, data, part);
+        region_chunk_write(w->piece, at, data, part);
         off += part;
         data += part;
         len -= part;
@@ -207,15 +248,20 @@ int region_file_data(struct region_writer *w, uint64_t off, const void *data, si
         return 0;
     if (w->size >= CUT_FILE_SIZE)
         return large_file_data(w, off, data, len, e);
-    memcpy(w->pack->data + w->pack->len + off, data, len);
+    region_chunk_write(w->pack, w->pack->len + (size_t)off, data, len);
     return 0;
 }
 
 /* A small file's bytes stand behind what the pack holds already; zeros need not stay there. */
 static int small_file_end(struct region_writer *w, struct err *e)
 {
-    if (w->size == 0 || piece_is_zero(w->pack->data + w->pack->len, (size_t)w->size))
+    if (w->size == 0)
         return 0;
+    region_chunk_pad(w->pack, w->pack->len + (size_t)mem_round_up(w->size, BLOCK_SIZE));
+    if (piece_is_zero(w->pack->data + w->pack->len, (size_t)w->size)) {
+        w->pack->filled = w->pack->len;
+        return 0;
+    }
     int rc = add_extent(w, 0, w->size, w->pack->region_off + w->pack->len, e);
     if (rc == 0)
         w->pack->len += (size_t)mem_round_up(w->size, BLOCK_SIZE);
@@ -240,19 +286,33 @@ int region_file_end(struct region_writer *w, struct region_extent **extents, siz
 
 /* ---- Region ---------------------------------------------------------------------------- */
 
-int region_writer_new(struct region_writer **out, struct store *s, size_t workers, struct err *e)
+static int writer_new(struct region_writer **out, struct store *s, struct crew *crew,
+                      size_t workers, struct err *e)
 {
     AUTO_REGION_WRITER struct region_writer *w = mem_zalloc(sizeof(*w));
     if (!w)
         return err_nomem(e, "layer region");
     w->store = s;
     int rc = block_map_new(&w->map, REGION_SIZE_MAX, e);
-    if (rc == 0)
+    if (rc == 0 && crew)
+        rc = pool_new_on(&w->pool, &chunk_ops, w, crew, crew_size(crew) + 2, e);
+    else if (rc == 0)
         rc = pool_new(&w->pool, &chunk_ops, w, workers, e);
     if (rc < 0)
         return rc;
     *out = MOVE(w);
     return 0;
+}
+
+int region_writer_new(struct region_writer **out, struct store *s, size_t workers, struct err *e)
+{
+    return writer_new(out, s, NULL, workers, e);
+}
+
+int region_writer_new_on(struct region_writer **out, struct store *s, struct crew *crew,
+                         struct err *e)
+{
+    return writer_new(out, s, crew, 0, e);
 }
 
 void region_writer_free(struct region_writer *w)
@@ -263,6 +323,8 @@ void region_writer_free(struct region_writer *w)
     block_map_free(w->map);
     region_chunk_free(w->pack);
     region_chunk_free(w->piece);
+    for (size_t i = 0; i < w->spare_count; i++)
+        region_chunk_free(w->spare[i]);
     free(w->extents);
     free(w);
 }

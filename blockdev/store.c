@@ -32,6 +32,7 @@ enum {
     TMP_NAME_MAX = 64,
     RECHECK_SLACK_SECONDS = 24 * 60 * 60, /* for clocks that were set back */
     BOOT_ID_MAX = 64,
+    SOURCE_LIMIT_MS = 30 * 1000,
 };
 
 static const char *const directories[] = {"tmp",   "chunks",    "blobs",   "layers",
@@ -41,14 +42,17 @@ struct store {
     int dir;
     int tmp_dir;
     int tmp_lock;
+    int64_t opened_ns;           /* by the file system's clock: when tmp_lock was made */
     char tmp_name[TMP_NAME_MAX]; /* "tmp/<name>"; empty until made */
     char *path;
     char *tmp_path;
     pthread_mutex_t mutex; /* guards idle and idle_count */
     struct chunk_codec *idle[IDLE_CODECS_MAX];
     size_t idle_count;
-    atomic_bool marked;     /* tmp/<name>/boot is there, durably */
-    atomic_bool distrusted; /* what is there is verified before it counts as there */
+    atomic_bool marked;                /* tmp/<name>/boot is there, durably */
+    atomic_bool distrusted;            /* what is there is verified before it counts as there */
+    const struct chunk_source *source; /* borrowed; NULL: none */
+    int64_t source_limit_ms;
     atomic_uint_least64_t chunks_put, chunks_new, chunk_bytes_new;
     atomic_uint_least64_t chunks_synced; /* of chunks_put, the first so many are durable */
 };
@@ -61,7 +65,8 @@ static bool is_ours(const char *name)
         if (strcmp(name, directories[i]) == 0)
             return true;
     }
-    return name[0] == '.' || strcmp(name, "lock") == 0 || strcmp(name, "run.lock") == 0;
+    return name[0] == '.' || strcmp(name, "lock") == 0 || strcmp(name, "run.lock") == 0 ||
+           strcmp(name, "gc.lock") == 0;
 }
 
 /* Without a format file the directory must be empty, or hold what an interrupted first opening
@@ -214,8 +219,12 @@ static int make_tmp(struct store *s, struct err *e)
     int rc = file_open(&s->tmp_dir, s->dir, name, O_RDONLY | O_DIRECTORY, 0, e);
     if (rc == 0)
         rc = file_lock(&s->tmp_lock, s->tmp_dir, "lock", true, false, e);
+    struct stat st;
+    if (rc == 0 && fstat(s->tmp_lock, &st) < 0)
+        rc = err_sys(e, "%s/lock", name);
     if (rc < 0)
         return rc;
+    s->opened_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
     s->tmp_path = mem_printf("%s/%s", s->path, name);
     if (!s->tmp_path)
         return err_nomem(e, "store");
@@ -267,6 +276,7 @@ int store_open(struct store **out, const char *path, struct err *e)
     if (!s)
         return err_nomem(e, "store");
     s->dir = s->tmp_dir = s->tmp_lock = -1;
+    s->source_limit_ms = SOURCE_LIMIT_MS;
     pthread_mutex_init(&s->mutex, NULL);
     int rc = file_open_dir(&s->dir, AT_FDCWD, path, e);
     if (rc < 0)
@@ -322,9 +332,30 @@ const char *store_path(const struct store *s)
     return s->path;
 }
 
+int64_t store_opened_ns(const struct store *s)
+{
+    return s->opened_ns;
+}
+
 void store_distrust(struct store *s)
 {
     atomic_store(&s->distrusted, true);
+}
+
+void store_set_source(struct store *s, const struct chunk_source *source)
+{
+    s->source = source;
+}
+
+void store_set_source_limit(struct store *s, int64_t limit_ms)
+{
+    s->source_limit_ms = limit_ms;
+}
+
+const struct chunk_source *store_source(const struct store *s, int64_t *limit_ms)
+{
+    *limit_ms = s->source_limit_ms;
+    return s->source;
 }
 
 bool store_is_distrusted(const struct store *s)

@@ -21,8 +21,8 @@ void bake_arguments_fini(struct bake_arguments *a)
     free(a->names.items);
     free(a->excludes.items);
     free(a->update_names.items);
-    free(a->plain_http_hosts.items);
     free(a->recipe_path);
+    image_arguments_fini(&a->images);
     free(a->api_key);
 }
 
@@ -258,14 +258,6 @@ static int take_recipe(void *arguments, const char *value, struct err *e UNUSED)
     return 0;
 }
 
-static int take_plain_http(void *arguments, const char *value, struct err *e)
-{
-    struct bake_arguments *a = arguments;
-    int rc = add_text(&a->plain_http_hosts, value, e);
-    a->bake.plain_http_hosts = a->plain_http_hosts.items;
-    return rc;
-}
-
 const struct option_row bake_option_rows[] = {
     {NULL, NULL, "Tasks, from one of:", NULL},
     {"tasks-dir", "DIR", "directories that hold a task.toml, at any depth", take_tasks_dir},
@@ -295,7 +287,7 @@ const struct option_row bake_option_rows[] = {
     {"net-jobs", "N", "requests to registries, and transfers, at once (default: 16)",
      take_net_jobs},
     {"server-jobs", "N", "builds on the template server at once (default: 8)", take_server_jobs},
-    {"plain-http", "HOST", "speak plain HTTP to this registry (loopback: always)", take_plain_http},
+    IMAGE_OPTION_ROWS,
     {"detailed-status", NULL, "exit with 5 where there was nothing to do", take_detailed_status},
     {NULL, NULL, NULL, NULL},
 };

@@ -4,16 +4,10 @@
 #define TB2_CLI_BAKE_ARGUMENTS_H
 
 #include "cli/cmd.h"
-#include "cli/options.h"
-
-/* A list of texts that grows; NULL-terminated once it holds any. */
-struct text_list {
-    const char **items;
-    size_t count;
-    size_t capacity;
-};
+#include "cli/image_arguments.h"
 
 struct bake_arguments {
+    struct image_arguments images;
     struct bake_options bake; /* points into the rest */
     bool all;
     bool changed;         /* say nothing of tasks that are up to date */
@@ -21,7 +15,6 @@ struct bake_arguments {
     struct text_list names;
     struct text_list excludes;
     struct text_list update_names;
-    struct text_list plain_http_hosts;
     struct text_list owned; /* texts that the lists point into */
     const char *recipe;
     char *recipe_path;

@@ -10,6 +10,7 @@
 #include "base/cancel.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "registry/registry.h"
 
 /* Exit statuses; docs/errors.md has them for people. */
 enum {
@@ -31,6 +32,8 @@ struct global_options {
     enum vm_accel accel;
     bool json;
     bool verbose;
+    const char *registries; /* --registries; NULL: the usual places */
+    const char *ca_file;    /* --ca */
     struct cancel *cancel;
     struct cancel *drain; /* see drain_first */
 };
@@ -56,11 +59,14 @@ extern const struct command command_show;
 extern const struct command command_run;
 extern const struct command command_verify;
 extern const struct command command_disk;
+extern const struct command command_store;
+extern const struct command command_image;
 
 /* Long options that every command takes; `option_global` handles them. */
 #define GLOBAL_LONG_OPTIONS                                                                        \
     {"store", required_argument, NULL, 's'}, {"cache", required_argument, NULL, 'c'},              \
         {"accel", required_argument, NULL, 'a'}, {"json", no_argument, NULL, 'j'},                 \
+        {"registries", required_argument, NULL, 'N'}, {"ca", required_argument, NULL, 'C'},        \
         {"verbose", no_argument, NULL, 'v'},                                                       \
     {                                                                                              \
         "help", no_argument, NULL, 'h'                                                             \
@@ -86,6 +92,11 @@ int open_existing_store(struct store **out, const struct global_options *g, stru
 
 /* From now on the first SIGINT sets global_options.drain, the next one global_options.cancel. */
 void drain_first(void);
+
+/* Reads --registries, or the file in the usual place that is there, and --ca; for
+ * registry_network_fini. */
+int open_network(struct registry_network *out, const struct global_options *g,
+                 struct err *e) MUST_USE;
 
 /* True if `name` is a command's. */
 bool is_command(const char *name);

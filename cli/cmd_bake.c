@@ -44,12 +44,15 @@ static int bake(struct bake_arguments *a, struct global_options *g)
     AUTO_STORE struct store *s = NULL;
     struct ui *ui = NULL;
     struct bake_report report = {0};
-    int rc = open_store(&s, g, &e);
+    int rc = image_arguments_open(&a->images, g, &e);
+    if (rc == 0)
+        rc = open_store(&s, g, &e);
     if (rc == 0)
         rc = ui_new(&ui, mode, g->verbose, &e);
     if (rc < 0)
         return report_error(&e);
     drain_first();
+    a->bake.images = a->images.options;
     a->bake.cache_dir = g->cache_dir;
     a->bake.accel = g->accel;
     a->bake.cancel = g->cancel;

@@ -6,34 +6,50 @@
 #include <string.h>
 
 #include "cli/cmd.h"
+#include "cli/image_arguments.h"
 
 /* Room on the disk of an image that is exported without a task: the suite's default. */
 #define DEFAULT_FREE_SIZE ((uint64_t)10240 << 20)
 
 struct arguments {
+    struct image_arguments images;
     const char *what; /* alias or image reference */
     const char *raw;
     bool base;
 };
 
+static int take_raw(void *arguments, const char *value, struct err *e UNUSED)
+{
+    struct arguments *a = arguments;
+    a->raw = value;
+    return 0;
+}
+
+static int take_base(void *arguments, const char *value UNUSED, struct err *e UNUSED)
+{
+    struct arguments *a = arguments;
+    a->base = true;
+    return 0;
+}
+
+static const struct option_row rows[] = {
+    {"raw", "FILE", "the file, which must not exist", take_raw},
+    {"base", NULL, "a template's disk as it was before it was booted", take_base},
+    {NULL, NULL, "Of an IMAGE:", NULL},
+    IMAGE_OPTION_ROWS,
+    PLATFORM_OPTION_ROW,
+    {NULL, NULL, NULL, NULL},
+};
+
+/* An exit status, or -1 to go on. */
 static int parse(struct arguments *a, struct global_options *g, int argc, char **argv)
 {
-    static const struct option options[] = {{"raw", required_argument, NULL, 'R'},
-                                            {"base", no_argument, NULL, 'b'},
-                                            GLOBAL_LONG_OPTIONS,
-                                            {NULL, 0, NULL, 0}};
-    int option;
-    while ((option = getopt_long(argc, argv, GLOBAL_SHORT_OPTIONS, options, NULL)) != -1) {
-        int status = -1;
-        if (option == 'R')
-            a->raw = optarg;
-        else if (option == 'b')
-            a->base = true;
-        else
-            status = option_global(g, &command_disk, option, optarg);
-        if (status >= 0)
-            return status;
-    }
+    struct err e = ERR_INIT;
+    struct parsing p = {.command = &command_disk, .globals = g};
+    if (options_parse(&p, a, argc, argv, &e) < 0)
+        return report_error(&e);
+    if (p.status >= 0)
+        return p.status;
     if (optind == argc || strcmp(argv[optind], "export") != 0)
         return usage_error(&command_disk, "the word 'export' is missing");
     if (optind + 1 == argc)
@@ -47,8 +63,8 @@ static int parse(struct arguments *a, struct global_options *g, int argc, char *
 }
 
 /* A template's disk when there is such a template, else the image's. */
-static int find_disk(struct digest *out, struct store *s, const struct arguments *a,
-                     const struct cancel *c, struct err *e)
+static int find_disk(struct digest *out, struct store *s, struct arguments *a,
+                     const struct global_options *g, struct err *e)
 {
     AUTO_TEMPLATE struct template *t = NULL;
     int rc = template_load(&t, s, a->what, e);
@@ -56,24 +72,24 @@ static int find_disk(struct digest *out, struct store *s, const struct arguments
         *out = a->base ? t->base_disk : t->disk;
     if (rc != -ERR_NOTFOUND || !strpbrk(a->what, "/:"))
         return rc;
-    struct disk_options options = {.free_size = DEFAULT_FREE_SIZE, .cancel = c};
+    rc = image_arguments_open(&a->images, g, e);
+    if (rc < 0)
+        return rc;
+    struct disk_options options = {
+        .free_size = DEFAULT_FREE_SIZE, .images = a->images.options, .cancel = g->cancel};
     return disk_assemble(out, s, a->what, &options, e);
 }
 
-static int run(struct global_options *g, int argc, char **argv)
+static int export(struct arguments *a, const struct global_options *g)
 {
-    struct arguments a = {0};
-    int status = parse(&a, g, argc, argv);
-    if (status >= 0)
-        return status;
     struct err e = ERR_INIT;
     AUTO_STORE struct store *s = NULL;
     struct digest map;
     int rc = open_store(&s, g, &e);
     if (rc == 0)
-        rc = find_disk(&map, s, &a, g->cancel, &e);
+        rc = find_disk(&map, s, a, g, &e);
     if (rc == 0)
-        rc = disk_export(s, &map, a.raw, g->cancel, &e);
+        rc = disk_export(s, &map, a->raw, g->cancel, &e);
     if (rc < 0)
         return report_error(&e);
     char text[DIGEST_TEXT_MAX];
@@ -88,12 +104,21 @@ static int run(struct global_options *g, int argc, char **argv)
     return rc < 0 ? report_error(&e) : EXIT_ALL_READY;
 }
 
+static int run(struct global_options *g, int argc, char **argv)
+{
+    struct arguments a = {0};
+    int status = parse(&a, g, argc, argv);
+    if (status < 0)
+        status = export(&a, g);
+    image_arguments_fini(&a.images);
+    return status;
+}
+
 const struct command command_disk = {
     .name = "disk",
     .arguments = "export (ALIAS | IMAGE) --raw FILE [--base]",
-    .summary = "Write a disk as a sparse raw file, and print its digest.\n\n"
-               "  --raw FILE  the file, which must not exist\n"
-               "  --base      a template's disk as it was before it was booted\n\n"
-               "An IMAGE is pulled and assembled, not booted.",
+    .summary = "Write a disk as a sparse raw file, and print its digest.",
+    .options = rows,
+    .notes = "An IMAGE is pulled and assembled, not booted.",
     .run = run,
 };

@@ -138,10 +138,13 @@ static int plan(struct bake_arguments *a, struct global_options *g)
     struct err e = ERR_INIT;
     AUTO_STORE struct store *s = NULL;
     struct bake_report report = {0};
+    int rc = image_arguments_open(&a->images, g, &e);
+    a->bake.images = a->images.options;
     a->bake.cache_dir = g->cache_dir;
     a->bake.accel = g->accel;
     a->bake.cancel = g->cancel;
-    int rc = open_store(&s, g, &e);
+    if (rc == 0)
+        rc = open_store(&s, g, &e);
     if (rc == 0)
         rc = bake_plan(&report, s, &a->bake, &e);
     if (rc == 0 && g->json)

@@ -21,8 +21,8 @@
 #endif
 
 static const struct command *const commands[] = {
-    &command_bake, &command_plan,   &command_ls,   &command_show,
-    &command_run,  &command_verify, &command_disk,
+    &command_bake,   &command_plan,  &command_ls,   &command_show,  &command_run,
+    &command_verify, &command_image, &command_disk, &command_store,
 };
 
 /* Set before the signal handlers are, never changed after: what they act on. */
@@ -132,6 +132,12 @@ int option_global(struct global_options *g, const struct command *c, int option,
         g->verbose = true;
         log_to_stderr(true);
         return -1;
+    case 'N':
+        g->registries = value;
+        return -1;
+    case 'C':
+        g->ca_file = value;
+        return -1;
     case 'h':
         return help(c);
     default:
@@ -160,6 +166,9 @@ static int help(const struct command *c)
           "  --store DIR    chunks, disks, templates, catalog (default: $TB2_BAKE_STORE or\n"
           "                 ~/.local/share/tb2-bake)\n"
           "  --cache DIR    guest kernel (default: $TB2_BAKE_CACHE or ~/.cache/tb2-bake)\n"
+          "  --registries FILE  mirrors and limits of registries (default: $TB2_BAKE_REGISTRIES,\n"
+          "                 ~/.config/tb2-bake/registries.yaml, /etc/tb2-bake/registries.yaml)\n"
+          "  --ca FILE      CA certificates to trust beside the system's\n"
           "  --accel WHICH  auto, kvm or tcg: KVM or emulation (default: auto, KVM if it works)\n"
           "  --json         results for machines, on stdout\n"
           "  --verbose      say more\n"

@@ -479,6 +479,23 @@ void ui_moves(const struct bake_report *r)
     }
 }
 
+/* What people should know about the registries; nothing as a rule. */
+static void print_traffic(const struct bake_report *r)
+{
+    if (r->mirrored > 0)
+        printf("%llu tags, manifests and blobs came from mirrors\n",
+               (unsigned long long)r->mirrored);
+    if (r->rate_waits > 0)
+        printf("a registry limited the rate of requests %llu times\n",
+               (unsigned long long)r->rate_waits);
+    if (r->has_quota && r->quota_limit > 0)
+        printf("the registry grants %llu more pulls of %llu for now\n",
+               (unsigned long long)r->quota_remaining, (unsigned long long)r->quota_limit);
+    else if (r->has_quota)
+        printf("the registry grants %llu more pulls for now\n",
+               (unsigned long long)r->quota_remaining);
+}
+
 void ui_report(const struct bake_report *r, enum ui_mode mode, bool changed)
 {
     if (mode == UI_JSON)
@@ -510,4 +527,5 @@ void ui_report(const struct bake_report *r, enum ui_mode mode, bool changed)
            counts[OUTCOME_CANCELLED], print_duration(r->wall_ms, time),
            (unsigned long long)r->blob_gets, print_size(r->blob_bytes, pulled),
            print_size(r->store.chunk_bytes_new, stored));
+    print_traffic(r);
 }

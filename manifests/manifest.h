@@ -53,6 +53,49 @@ int64_t toml_integer(const struct toml *t);
 double toml_float(const struct toml *t);
 bool toml_bool(const struct toml *t);
 
+/* ---- YAML ------------------------------------------------------------------------------- */
+
+enum node_kind { NODE_SCALAR, NODE_SEQUENCE, NODE_MAPPING };
+
+enum { NODE_DEPTH_MAX = 32, NODE_COUNT_MAX = 1000000 };
+
+struct node {
+    enum node_kind kind;
+    unsigned line, column; /* 1-based; columns count code points */
+    bool plain;            /* scalar without quotes: may be a number, boolean or null */
+    char *text;            /* scalar; holds no NUL */
+    size_t len;
+    struct node **items; /* elements; a mapping has key, value, key, value … */
+    size_t count;        /* of items */
+    size_t capacity;
+};
+
+/*
+ * Reads one YAML document into a tree. Anchors, aliases, tags, duplicate keys, keys that are not
+ * scalars, a second document: ERR_INPUT "name:line:column: …".
+ */
+int node_parse(struct node **out, const void *text, size_t len, const char *name,
+               struct err *e) MUST_USE;
+void node_free(struct node *n);
+DEFINE_AUTO(node, node_free)
+#define AUTO_NODE CLEANUP(node_free_auto_)
+
+/* Sets ERR_INPUT "path:line:column: …" for a node and returns it. */
+int node_fail(const char *path, const struct node *node, struct err *e, const char *fmt, ...)
+    PRINTF_LIKE(4, 5);
+
+/* Value of a mapping's key, NULL when absent. */
+const struct node *node_get(const struct node *mapping, const char *key);
+
+/* Typed reads; `key` stands in errors. A scalar without quotes that YAML 1.2 calls a number or a
+ * boolean is also text, as written; null and empty values are refused everywhere. */
+int node_text(char **out, const char *path, const char *key, const struct node *node,
+              struct err *e) MUST_USE;
+int node_bool(bool *out, const char *path, const char *key, const struct node *node,
+              struct err *e) MUST_USE;
+int node_duration(uint64_t *out_ms, const char *path, const char *key, const struct node *node,
+                  struct err *e) MUST_USE;
+
 /* ---- Tasks ------------------------------------------------------------------------------- */
 
 struct env_pair {

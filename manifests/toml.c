@@ -6,7 +6,7 @@
  * decided on that, in open_table_part, header_table, header_element and dotted_part. Depth is
  * counted per node and bounded, for key parts as for brackets, so that neither parsing nor freeing
  * can run out of stack. Tables get a hash index once they are larger than a few members: a document
- * of a million keys is read in linear time.
+ * of a million keys is read in linear time, whatever the keys.
  */
 #include "manifests/internal.h"
 
@@ -42,14 +42,6 @@ void toml_free(struct toml *t)
     free(t);
 }
 
-static uint64_t key_hash(const char *key, size_t len)
-{
-    uint64_t hash = 0xCBF29CE484222325U; /* FNV-1a */
-    for (size_t i = 0; i < len; i++)
-        hash = (hash ^ (uint8_t)key[i]) * 0x100000001B3U;
-    return hash ^ hash >> 32;
-}
-
 static bool key_equal(const struct toml_key *a, const char *key, size_t len)
 {
     return a->len == len && memcmp(a->text, key, len) == 0;
@@ -65,7 +57,8 @@ static struct toml *find(const struct toml *table, const char *key, size_t len)
         return NULL;
     }
     size_t mask = table->index_capacity - 1;
-    for (size_t at = key_hash(key, len) & mask; table->index[at]; at = (at + 1) & mask) {
+    for (size_t at = hash_bytes(&table->index_key, 0, key, len) & mask; table->index[at];
+         at = (at + 1) & mask) {
         size_t i = table->index[at] - 1;
         if (key_equal(&table->keys[i], key, len))
             return table->items[i];
@@ -76,7 +69,8 @@ static struct toml *find(const struct toml *table, const char *key, size_t len)
 static void index_add(struct toml *table, size_t position)
 {
     size_t mask = table->index_capacity - 1;
-    size_t at = key_hash(table->keys[position].text, table->keys[position].len) & mask;
+    const struct toml_key *key = &table->keys[position];
+    size_t at = hash_bytes(&table->index_key, 0, key->text, key->len) & mask;
     while (table->index[at])
         at = (at + 1) & mask;
     table->index[at] = (uint32_t)position + 1;
@@ -91,6 +85,11 @@ static int index_reserve(struct toml *table, struct err *e)
     uint32_t *index = mem_array(capacity, sizeof(*index));
     if (!index)
         return err_nomem(e, "index of a table");
+    int rc = table->index ? 0 : hash_key_draw(&table->index_key, e);
+    if (rc < 0) {
+        free(index);
+        return rc;
+    }
     free(table->index);
     table->index = index;
     table->index_capacity = capacity;

@@ -4,11 +4,7 @@
 
 #include "oci/internal.h"
 
-/* Room for one line: every byte of path and target escaped; of an attribute, whose name has at
- * least one byte, the name escaped, the value in hex and " xattr=:". */
-#define LINE_CEILING (8 * LIMIT_PATH + (4 + 8) * LIMIT_XATTRS + 4096)
-
-static int add_path(const struct oci_tree *t, size_t index, struct buf *line, struct err *e)
+int oci_tree_path(const struct oci_tree *t, size_t index, struct buf *line, struct err *e)
 {
     char path[LIMIT_PATH + 1];
     size_t at = sizeof(path);
@@ -25,7 +21,7 @@ static int add_path(const struct oci_tree *t, size_t index, struct buf *line, st
     return oci_text_escape(line, path + at, sizeof(path) - at, e);
 }
 
-static const char *type_name(enum oci_entry_type type)
+const char *oci_type_name(enum oci_entry_type type)
 {
     switch (type) {
     case OCI_FILE:
@@ -73,21 +69,21 @@ static int add_xattr(const struct oci_xattr *x, struct buf *line, struct err *e)
     return rc;
 }
 
-static int add_node(const struct oci_tree *t, size_t index, struct buf *line, struct err *e)
+int oci_tree_line(const struct oci_tree *t, size_t index, struct buf *line, struct err *e)
 {
     struct oci_node node = oci_tree_node(t, index);
     const struct oci_entry *entry = node.entry;
-    int rc = add_path(t, index, line, e);
+    int rc = oci_tree_path(t, index, line, e);
     if (rc < 0)
         return rc;
     if (node.link_of != SIZE_MAX) {
         rc = buf_add_text(line, " link ", e);
         if (rc == 0)
-            rc = add_path(t, node.link_of, line, e);
+            rc = oci_tree_path(t, node.link_of, line, e);
         return rc < 0 ? rc : buf_add_text(line, "\n", e);
     }
     rc = buf_printf(line, e, " %s %04" PRIo32 " %" PRIu32 ":%" PRIu32 " %" PRId64 ".%09" PRIu32,
-                    type_name(entry->type), entry->mode, entry->uid, entry->gid,
+                    oci_type_name(entry->type), entry->mode, entry->uid, entry->gid,
                     entry->mtime_seconds, entry->mtime_nanoseconds);
     if (rc == 0)
         rc = add_details(entry, line, e);
@@ -99,10 +95,10 @@ static int add_node(const struct oci_tree *t, size_t index, struct buf *line, st
 int oci_tree_dump(const struct oci_tree *t, const struct sink *out, struct err *e)
 {
     AUTO_BUF struct buf line;
-    buf_init(&line, LINE_CEILING);
+    buf_init(&line, OCI_LINE_MAX);
     for (size_t i = 0; i < oci_tree_count(t); i++) {
         buf_drop(&line, line.len);
-        int rc = add_node(t, i, &line, e);
+        int rc = oci_tree_line(t, i, &line, e);
         if (rc == 0)
             rc = out->write(out->self, line.data, line.len, e);
         if (rc < 0)

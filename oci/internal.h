@@ -13,6 +13,7 @@
 #define OCI_TYPE_INDEX "application/vnd.oci.image.index.v1+json"
 #define OCI_TYPE_MANIFEST "application/vnd.oci.image.manifest.v1+json"
 #define OCI_TYPE_CONFIG "application/vnd.oci.image.config.v1+json"
+#define OCI_TYPE_LAYER "application/vnd.oci.image.layer.v1.tar"
 #define DOCKER_TYPE_LIST "application/vnd.docker.distribution.manifest.list.v2+json"
 #define DOCKER_TYPE_MANIFEST "application/vnd.docker.distribution.manifest.v2+json"
 #define DOCKER_TYPE_CONFIG "application/vnd.docker.container.image.v1+json"
@@ -22,6 +23,34 @@ enum { OCI_MAX_DESCRIPTORS = 4096 };
 
 /* Reads mediaType, digest and size of a descriptor (descriptor.md, Properties). */
 int oci_descriptor_read(struct oci_descriptor *out, const struct json *j, struct err *e) MUST_USE;
+
+/* ---- Archives (archive.c, docker_archive.c) -------------------------------------------------- */
+
+/* The path that the archive was opened by; borrowed. */
+const char *oci_archive_path(const struct oci_archive *a);
+/* Whether there is a file of that name, perhaps by a link. */
+bool oci_archive_has(const struct oci_archive *a, const char *name);
+/* Opens a file of the archive, for source_close; the archive may be closed before. Links are
+ * followed among the archive's names. ERR_NOTFOUND; ERR_CORRUPT for names and links that lead
+ * out. */
+int oci_archive_file(const struct oci_archive *a, const char *name, struct source *out,
+                     struct err *e) MUST_USE;
+
+/* All bytes; ERR_LIMIT past the buffer's ceiling. */
+int oci_source_read(const struct source *from, struct buf *out, struct err *e) MUST_USE;
+/* The sha256 of all bytes. */
+int oci_source_digest(const struct source *from, struct digest *out, struct err *e) MUST_USE;
+
+/* The images of an archive of `docker save`. Borrows the archive. */
+struct oci_docker;
+int oci_docker_open(struct oci_docker **out, const struct oci_archive *a, struct err *e) MUST_USE;
+void oci_docker_close(struct oci_docker *d);
+/* As oci_layout_resolve. */
+int oci_docker_resolve(struct oci_docker *d, const struct oci_ref *ref, struct oci_descriptor *out,
+                       struct err *e) MUST_USE;
+/* Opens a blob of the image that was resolved last. */
+int oci_docker_blob(const struct oci_docker *d, const struct oci_descriptor *want,
+                    struct source *out, struct err *e) MUST_USE;
 
 /* ---- Ceilings of layers -------------------------------------------------------------------- */
 
@@ -86,7 +115,9 @@ struct oci_tar;
 
 /* What libarchive cannot tell about the entry whose headers were handed out last. */
 struct oci_tar_facts {
-    uint64_t off; /* of its first header in the tar */
+    uint64_t off;  /* of its first header in the bytes handed out */
+    char type;     /* of its header */
+    uint64_t data; /* bytes that follow its headers, as the tar has them */
     bool has_mtime;
     int64_t mtime_seconds; /* rounded down */
     uint32_t mtime_nanoseconds;
@@ -136,6 +167,18 @@ int oci_text_escape(struct buf *out, const void *bytes, size_t len, struct err *
 /* The same for error texts: cut short with "..." when `text` is too small. Returns `text`. */
 enum { OCI_QUOTE_MAX = 512 };
 const char *oci_text_quote(const char *bytes, char text[OCI_QUOTE_MAX]);
+
+/* ---- Text of a tree (dump.c) --------------------------------------------------------------- */
+
+/* Bytes of the longest line: every byte of path and target escaped; of an attribute, whose name has
+ * at least one byte, the name escaped, the value in hex and " xattr=:". */
+#define OCI_LINE_MAX (8 * LIMIT_PATH + (4 + 8) * LIMIT_XATTRS + 4096)
+
+/* Appends the path of a node, escaped. */
+int oci_tree_path(const struct oci_tree *t, size_t index, struct buf *line, struct err *e) MUST_USE;
+/* Appends the line of a node, with its newline. */
+int oci_tree_line(const struct oci_tree *t, size_t index, struct buf *line, struct err *e) MUST_USE;
+const char *oci_type_name(enum oci_entry_type type);
 
 /* ---- The layer index (layer.c, index.c) ---------------------------------------------------- */
 

@@ -347,6 +347,22 @@ static int read_data(struct reader *r, struct oci_entry *entry, struct archive_e
 
 /* ---- The pass ---- */
 
+/* What the tar says of the entry must make sense for what it became. */
+static int check_facts(const struct oci_entry *entry, const struct oci_tar_facts *facts,
+                       struct err *e)
+{
+    if (facts->type != 0 && !strchr("01234567S", facts->type)) {
+        char type[2] = {facts->type, 0};
+        char text[OCI_QUOTE_MAX];
+        return err_set(e, ERR_UNSUPPORTED, "a tar entry of type %s, which no image has",
+                       oci_text_quote(type, text));
+    }
+    if (entry->type != OCI_FILE && facts->data > 0)
+        return err_set(e, ERR_CORRUPT, "%llu bytes of data behind an entry that is no file",
+                       (unsigned long long)facts->data);
+    return 0;
+}
+
 static int read_named_entry(struct reader *r, struct oci_entry *entry, struct archive_entry *from,
                             const char *raw, int status)
 {
@@ -358,8 +374,11 @@ static int read_named_entry(struct reader *r, struct oci_entry *entry, struct ar
     int rc = oci_entry_name(entry, &skip, raw, r->e);
     if (rc < 0 || skip)
         return rc;
-    if (entry->type != OCI_WHITEOUT && entry->type != OCI_OPAQUE)
+    if (entry->type != OCI_WHITEOUT && entry->type != OCI_OPAQUE) {
         rc = read_metadata(entry, from, oci_tar_facts(r->tar), r->e);
+        if (rc == 0)
+            rc = check_facts(entry, oci_tar_facts(r->tar), r->e);
+    }
     if (rc == 0 && *entry->path == 0 && entry->type != OCI_DIRECTORY && entry->type != OCI_OPAQUE)
         rc = err_set(r->e, ERR_CORRUPT, "the root of the image is not a directory");
     if (rc == 0 && entry->type == OCI_FILE && entry->size > 0)

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Image layouts on disk (image-layout.md), read only. The directory is held open, so that a layout
- * that is moved or replaced meanwhile stays the one that was opened.
+ * Images in files: layouts (image-layout.md) in a directory or an archive, and archives of `docker
+ * save`; read only. A directory is held open, so that a layout that is moved or replaced meanwhile
+ * stays the one that was opened.
  */
 #include "oci/internal.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -16,22 +18,64 @@
 enum { LAYOUT_FILE_MAX = 4096 };
 
 struct oci_layout {
-    int dir;
+    int dir;                           /* -1: the files are those of `archive` */
+    const struct oci_archive *archive; /* borrowed */
+    struct oci_docker *docker;         /* what follows is not used then */
     struct json *index;
     struct json *entries; /* borrowed from index */
 };
 
-static int check_version(int dir, struct err *e)
+/* ---- Files ------------------------------------------------------------------------------ */
+
+static int open_file(const struct oci_layout *l, const char *path, struct source *out,
+                     struct err *e)
+{
+    AUTO_FD int fd = -1;
+    struct stat status;
+
+    if (l->dir < 0)
+        return oci_archive_file(l->archive, path, out, e);
+    /* O_NONBLOCK: a FIFO under that name must not hang us. */
+    if (file_open(&fd, l->dir, path, O_RDONLY | O_NONBLOCK, 0, e) < 0)
+        return -(int)e->class;
+    if (fstat(fd, &status) < 0)
+        return err_sys(e, "%s", path);
+    if (!S_ISREG(status.st_mode))
+        return err_set(e, ERR_CORRUPT, "%s: not a regular file", path);
+    int handed = fd;
+    fd = -1;
+    return source_from_fd(out, handed, e);
+}
+
+static int read_file(const struct oci_layout *l, const char *path, struct buf *out, struct err *e)
+{
+    struct source from = {0};
+    int rc = open_file(l, path, &from, e);
+
+    if (rc < 0)
+        return rc;
+    rc = oci_source_read(&from, out, e);
+    source_close(&from);
+    return rc < 0 ? err_in(e, "%s", path) : 0;
+}
+
+/* ---- Opening ---------------------------------------------------------------------------- */
+
+static int check_version(const struct oci_layout *l, struct err *e)
 {
     AUTO_BUF struct buf text;
     AUTO_JSON struct json *doc = NULL;
     const char *version = NULL;
 
     buf_init(&text, LAYOUT_FILE_MAX);
-    if (file_read(dir, "oci-layout", &text, e) < 0) {
-        if (e->class == ERR_NOTFOUND)
-            return err_set(e, ERR_INPUT, "not an image layout: it has no file \"oci-layout\"");
-        return -(int)e->class;
+    if (read_file(l, "oci-layout", &text, e) < 0) {
+        if (e->class != ERR_NOTFOUND)
+            return -(int)e->class;
+        err_set(e, ERR_INPUT, "not an image layout: it has no file \"oci-layout\"");
+        return l->archive && oci_archive_has(l->archive, "manifest.json")
+                   ? err_hint(e, "docker save writes such archives: name it docker-archive:%s",
+                              oci_archive_path(l->archive))
+                   : -ERR_INPUT;
     }
     if (json_parse(&doc, text.data, text.len, "oci-layout", e) < 0)
         return -(int)e->class;
@@ -49,7 +93,7 @@ static int read_index(struct oci_layout *l, struct err *e)
     AUTO_BUF struct buf text;
 
     buf_init(&text, LIMIT_MANIFEST);
-    if (file_read(l->dir, "index.json", &text, e) < 0 ||
+    if (read_file(l, "index.json", &text, e) < 0 ||
         json_parse(&l->index, text.data, text.len, "index.json", e) < 0)
         return -(int)e->class;
     if (json_kind(l->index) != JSON_KIND_OBJECT)
@@ -66,10 +110,36 @@ int oci_layout_open(struct oci_layout **out, const char *path, struct err *e)
     if (!l)
         return err_nomem(e, "image layout");
     l->dir = -1;
-    if (file_open(&l->dir, AT_FDCWD, path, O_RDONLY | O_DIRECTORY, 0, e) < 0)
-        return err_in(e, "image layout");
-    if (check_version(l->dir, e) < 0 || read_index(l, e) < 0)
+    if (file_open(&l->dir, AT_FDCWD, path, O_RDONLY | O_DIRECTORY, 0, e) < 0) {
+        err_in(e, "image layout");
+        return e->sys == ENOTDIR ? err_hint(e, "a file is named oci-archive:%s", path)
+                                 : -(int)e->class;
+    }
+    if (check_version(l, e) < 0 || read_index(l, e) < 0)
         return err_in(e, "image layout %s", path);
+    *out = MOVE(l);
+    return 0;
+}
+
+int oci_layout_open_archive(struct oci_layout **out, const struct oci_archive *a,
+                            enum oci_transport transport, struct err *e)
+{
+    AUTO_OCI_LAYOUT struct oci_layout *l = mem_zalloc(sizeof(*l));
+    int rc;
+
+    if (!l)
+        return err_nomem(e, "image layout");
+    l->dir = -1;
+    l->archive = a;
+    if (transport == OCI_DOCKER_ARCHIVE) {
+        rc = oci_docker_open(&l->docker, a, e);
+    } else {
+        rc = check_version(l, e);
+        if (rc == 0)
+            rc = read_index(l, e);
+    }
+    if (rc < 0)
+        return err_in(e, "archive %s", oci_archive_path(a));
     *out = MOVE(l);
     return 0;
 }
@@ -78,6 +148,7 @@ void oci_layout_close(struct oci_layout *l)
 {
     if (!l)
         return;
+    oci_docker_close(l->docker);
     json_free(l->index);
     file_close(&l->dir);
     free(l);
@@ -124,8 +195,11 @@ static int resolve_blob(struct oci_layout *l, const struct digest *digest,
 
     if (!path)
         return err_nomem(e, "image layout");
-    if (file_size(l->dir, path, &d.size, e) < 0)
+    struct source from = {0};
+    if (open_file(l, path, &from, e) < 0)
         return -(int)e->class;
+    d.size = from.size;
+    source_close(&from);
     d.media_type = mem_strdup("");
     if (!d.media_type)
         return err_nomem(e, "image layout");
@@ -162,7 +236,18 @@ static int note_match(struct oci_descriptor *found, const struct json *entry,
         err_set(e, ERR_INPUT, "another image has the tag \"%s\" too", ref->tag);
     else
         err_set(e, ERR_INPUT, "there are several images, and no tag was given");
-    return err_hint(e, "name the image by its digest");
+    return err_hint(e, "name the image by its digest: @sha256:...");
+}
+
+static int resolve_index(const struct oci_layout *l, const struct oci_ref *ref,
+                         struct oci_descriptor *out, struct err *e)
+{
+    if (ref->index >= json_length(l->entries))
+        return err_set(e, ERR_NOTFOUND, "there is no image @%zu: it holds %zu, counted from 0",
+                       ref->index, json_length(l->entries));
+    if (oci_descriptor_read(out, json_element(l->entries, ref->index), e) < 0)
+        return err_in(e, "index.json: entry %zu", ref->index + 1);
+    return 0;
 }
 
 int oci_layout_resolve(struct oci_layout *l, const struct oci_ref *ref, struct oci_descriptor *out,
@@ -170,6 +255,10 @@ int oci_layout_resolve(struct oci_layout *l, const struct oci_ref *ref, struct o
 {
     struct oci_descriptor found = {0};
 
+    if (l->docker)
+        return oci_docker_resolve(l->docker, ref, out, e);
+    if (ref->has_index)
+        return resolve_index(l, ref, out, e);
     for (size_t i = 0; i < json_length(l->entries); i++) {
         const struct json *entry = json_element(l->entries, i);
         bool matches = false;
@@ -197,25 +286,21 @@ int oci_layout_blob(struct oci_layout *l, const struct oci_descriptor *d, struct
                     struct err *e)
 {
     char text[DIGEST_TEXT_MAX];
-    AUTO_FD int fd = -1;
-    struct stat status;
-    AUTO_FREE char *path = blob_path(&d->digest);
+    struct source from = {0};
 
+    if (l->docker)
+        return oci_docker_blob(l->docker, d, out, e);
+    AUTO_FREE char *path = blob_path(&d->digest);
     if (!path)
         return err_nomem(e, "image layout");
-    /* O_NONBLOCK: a FIFO under that name must not hang us. */
-    if (file_open(&fd, l->dir, path, O_RDONLY | O_NONBLOCK, 0, e) < 0)
+    if (open_file(l, path, &from, e) < 0)
         return -(int)e->class;
-    if (fstat(fd, &status) < 0)
-        return err_sys(e, "%s", path);
-    if (!S_ISREG(status.st_mode))
-        return err_set(e, ERR_CORRUPT, "blob %s: not a regular file",
-                       digest_print(&d->digest, text));
-    if ((uint64_t)status.st_size != d->size)
+    if (from.size != d->size) {
+        unsigned long long size = from.size;
+        source_close(&from);
         return err_set(e, ERR_CORRUPT, "blob %s: expected %llu bytes, the file has %llu",
-                       digest_print(&d->digest, text), (unsigned long long)d->size,
-                       (unsigned long long)status.st_size);
-    int handed = fd;
-    fd = -1;
-    return source_from_fd(out, handed, e);
+                       digest_print(&d->digest, text), (unsigned long long)d->size, size);
+    }
+    *out = from;
+    return 0;
 }

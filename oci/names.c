@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The names of a tree that is being merged. They hang in sibling lists and in one hash table keyed
- * by (directory, name), so a directory of 100,000 files costs no more than 100,000 directories. The
- * hash is SipHash with a key drawn per tree, since names come from outside; nothing that leaves
- * this file depends on its order.
+ * by (directory, name), so a directory of 100,000 files costs no more than 100,000 directories.
+ * Names come from outside, so the hash has a key; nothing that leaves this file depends on its
+ * order.
  */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "base/mem.h"
 #include "oci/internal.h"
@@ -17,46 +16,10 @@ enum { FIRST_BUCKETS = 1024 };
 
 /* ---- Hashing ---- */
 
-static inline uint64_t rotate(uint64_t value, unsigned bits)
-{
-    return value << bits | value >> (64 - bits);
-}
-
-static inline void sip_round(uint64_t v[4])
-{
-    v[0] += v[1];
-    v[1] = rotate(v[1], 13) ^ v[0];
-    v[0] = rotate(v[0], 32);
-    v[2] += v[3];
-    v[3] = rotate(v[3], 16) ^ v[2];
-    v[0] += v[3];
-    v[3] = rotate(v[3], 21) ^ v[0];
-    v[2] += v[1];
-    v[1] = rotate(v[1], 17) ^ v[2];
-    v[2] = rotate(v[2], 32);
-}
-
-/* SipHash-1-3 (Aumasson, Bernstein) of the directory's number and the name. */
+/* Of a directory's number and a name. */
 static uint32_t hash_of(const struct oci_names *t, uint32_t parent, const char *text, size_t len)
 {
-    uint64_t v[4] = {t->key[0] ^ 0x736f6d6570736575, t->key[1] ^ 0x646f72616e646f6d,
-                     t->key[0] ^ 0x6c7967656e657261, t->key[1] ^ 0x7465646279746573};
-    uint64_t word = parent | (uint64_t)len << 32;
-    for (size_t at = 0;;) {
-        v[3] ^= word;
-        sip_round(v);
-        v[0] ^= word;
-        if (at >= len)
-            break;
-        size_t part = len - at < sizeof(word) ? len - at : sizeof(word);
-        word = 0;
-        memcpy(&word, text + at, part);
-        at += part;
-    }
-    v[2] ^= 0xff;
-    for (int i = 0; i < 3; i++)
-        sip_round(v);
-    return (uint32_t)(v[0] ^ v[1] ^ v[2] ^ v[3]);
+    return (uint32_t)hash_bytes(&t->key, parent, text, len);
 }
 
 uint32_t oci_names_find(const struct oci_names *t, uint32_t parent, const char *text, size_t len)
@@ -186,9 +149,9 @@ void oci_names_remove(struct oci_names *t, uint32_t name)
 int oci_names_init(struct oci_names *t, uint32_t root_inode, struct err *e)
 {
     *t = (struct oci_names){.items = NULL};
-    if (getrandom(t->key, sizeof(t->key), 0) != (ssize_t)sizeof(t->key))
-        return err_sys(e, "random key");
-    int rc = mem_grow(&t->items, &t->capacity, 1, sizeof(*t->items), e);
+    int rc = hash_key_draw(&t->key, e);
+    if (rc == 0)
+        rc = mem_grow(&t->items, &t->capacity, 1, sizeof(*t->items), e);
     if (rc < 0)
         return rc;
     t->items[OCI_NAME_ROOT] = (struct oci_name){.text = "",

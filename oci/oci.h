@@ -19,22 +19,28 @@
 /* ---- References ------------------------------------------------------------------------- */
 
 enum oci_transport {
-    OCI_REGISTRY, /* [docker://]host[:port]/path[:tag][@digest] */
-    OCI_LAYOUT,   /* oci:DIR[:TAG] */
+    OCI_REGISTRY,       /* [docker://]host[:port]/path[:tag][@digest] */
+    OCI_LAYOUT,         /* oci:DIR[:TAG | :@N][@digest] */
+    OCI_LAYOUT_ARCHIVE, /* oci-archive:FILE[:TAG | :@N][@digest] */
+    OCI_DOCKER_ARCHIVE, /* docker-archive:FILE[:NAME[:TAG] | :@N] */
 };
 
 /*
  * An image name. Grammar: distribution's reference package (distribution-spec, section Pulling
- * manifests); short names belong to docker.io, one-component ones there to library/.
+ * manifests); short names belong to docker.io, one-component ones there to library/. Images in
+ * files are spelled as containers-transports(5) has it, so their paths hold no colon.
  */
 struct oci_ref {
     enum oci_transport transport;
-    char *host;       /* registry: "docker.io", "127.0.0.1:5000"; NULL for a layout */
-    char *repository; /* registry: "library/debian"; layout: the directory */
-    char *tag; /* NULL when only a digest was given; when nothing was: "latest" of a registry,
-                         NULL of a layout */
+    char *host;       /* registry: "docker.io", "127.0.0.1:5000"; else NULL */
+    char *repository; /* registry: "library/debian"; else the path of directory or file */
+    char *tag;        /* registry: "latest" when nothing else was given, NULL when only a digest
+                         was. Layout: an org.opencontainers.image.ref.name. docker save: a name
+                         in full, "docker.io/library/debian:latest". NULL: not given */
     bool has_digest;
     struct digest digest;
+    bool has_index; /* of images in files: the one with this number in their list, from 0 */
+    size_t index;
 };
 
 /* ERR_INPUT when `text` is no legal reference. */
@@ -64,6 +70,13 @@ struct oci_platform {
 
 /* What this machine runs: linux/amd64, linux/arm64/v8, ... */
 struct oci_platform oci_platform_host(void);
+
+/* Reads "os/architecture[/variant]"; the parts lie in `text`. ERR_INPUT. */
+enum { OCI_PLATFORM_MAX = 128 };
+int oci_platform_parse(struct oci_platform *out, char text[OCI_PLATFORM_MAX], const char *from,
+                       struct err *e) MUST_USE;
+/* The name that image documents use for an architecture: "amd64" for "x86_64". */
+const char *oci_architecture_name(const char *name);
 
 struct oci_manifest {
     struct digest digest; /* of the manifest's own bytes */
@@ -111,17 +124,34 @@ void oci_descriptor_fini(struct oci_descriptor *d);
 int oci_image_check(const struct oci_manifest *m, const struct oci_config *c,
                     struct err *e) MUST_USE;
 
-/* ---- Image layout on disk (image-layout.md) --------------------------------------------- */
+/* ---- Images in files (image-layout.md) --------------------------------------------------- */
 
-/* Read-only, so threads may share one. Paths of a layout never lead out of it, links in it may. */
+/*
+ * A tar that holds images; gzip and zstd around it are undone into a temporary file in `tmp_dir`,
+ * which is gone when the archive is closed. Hostile input: names, links, counts and sizes are
+ * checked, nothing is unpacked. Read-only, so threads may share one. ERR_NOTFOUND; ERR_INPUT: no
+ * tar; ERR_CORRUPT, ERR_LIMIT, ERR_UNSUPPORTED (another compression).
+ */
+struct oci_archive;
+int oci_archive_open(struct oci_archive **out, const char *path, int tmp_dir,
+                     const struct cancel *c, struct err *e) MUST_USE;
+void oci_archive_close(struct oci_archive *a);
+DEFINE_AUTO(oci_archive, oci_archive_close)
+#define AUTO_OCI_ARCHIVE CLEANUP(oci_archive_close_auto_)
+
+/* An image layout, or what `docker save` makes, looked at as one. Once an image is resolved,
+ * threads may share it. Paths of a layout never lead out of it, links in a directory may. */
 struct oci_layout;
 int oci_layout_open(struct oci_layout **out, const char *path, struct err *e) MUST_USE;
+/* Borrows the archive for the layout's life. */
+int oci_layout_open_archive(struct oci_layout **out, const struct oci_archive *a,
+                            enum oci_transport transport, struct err *e) MUST_USE;
 void oci_layout_close(struct oci_layout *l);
 DEFINE_AUTO(oci_layout, oci_layout_close)
 #define AUTO_OCI_LAYOUT CLEANUP(oci_layout_close_auto_)
-/* Descriptor of a tag (annotation org.opencontainers.image.ref.name), of the digest, or, when tag
- * is NULL and there is just one, of the only entry; for oci_descriptor_fini. ERR_NOTFOUND,
- * ERR_INPUT when the name fits several images. */
+/* Descriptor of the image with that name, digest or number, or, when none of these is given and
+ * there is just one, of the only image; for oci_descriptor_fini. ERR_NOTFOUND, ERR_INPUT when the
+ * name fits several images. */
 int oci_layout_resolve(struct oci_layout *l, const struct oci_ref *ref, struct oci_descriptor *out,
                        struct err *e) MUST_USE;
 /* Opens a blob, for source_close; its size is checked here, its digest by whoever reads it. */
@@ -259,11 +289,11 @@ struct oci_tree;
 /*
  * Applies the layers, bottom first, which must outlive the tree (it borrows their entries). The
  * rules are those of docs/formats/tree.md; errors name layer (counted from 1) and entry:
- * ERR_CORRUPT, ERR_LIMIT. A tree is read-only, so threads may share it, and the same layer may be
- * part of many trees at once.
+ * ERR_CORRUPT, ERR_LIMIT; ERR_CANCELLED (`cancel` may be NULL). A tree is read-only, so threads may
+ * share it, and the same layer may be part of many trees at once.
  */
 int oci_tree_merge(struct oci_tree **out, struct oci_layer *const *layers, size_t layer_count,
-                   struct err *e) MUST_USE;
+                   const struct cancel *cancel, struct err *e) MUST_USE;
 void oci_tree_free(struct oci_tree *t);
 DEFINE_AUTO(oci_tree, oci_tree_free)
 #define AUTO_OCI_TREE CLEANUP(oci_tree_free_auto_)
@@ -273,5 +303,30 @@ struct oci_node oci_tree_node(const struct oci_tree *t, size_t index);
 /* One line a node, the canonical text form that tests and `image tree` use
  * (docs/formats/tree.md). */
 int oci_tree_dump(const struct oci_tree *t, const struct sink *out, struct err *e) MUST_USE;
+
+/* ---- Differences ------------------------------------------------------------------------- */
+
+enum oci_change { OCI_REMOVED, OCI_ADDED, OCI_CHANGED };
+
+/* A name that two trees do not agree on. */
+struct oci_difference {
+    enum oci_change change;
+    const char *path;   /* from the root, escaped as in the text form; borrowed, as the rest */
+    const char *fields; /* changed: which, parted by spaces ("mode size content"); else "" */
+    const char *line;   /* docs/formats/tree.md, "Differences"; ends with a newline */
+};
+
+struct oci_diff_ops {
+    /* Whether two files of the same size, not 0, hold the same bytes. */
+    int (*same_content)(void *ctx, const struct oci_node *a, const struct oci_node *b, bool *same,
+                        struct err *e);
+    /* Receives the differences in the order of the text form. */
+    int (*difference)(void *ctx, const struct oci_difference *d, struct err *e);
+    void *ctx;
+};
+
+/* Compares by names; directories that were replaced bring all below them. */
+int oci_tree_diff(const struct oci_tree *a, const struct oci_tree *b,
+                  const struct oci_diff_ops *ops, struct err *e) MUST_USE;
 
 #endif

@@ -33,6 +33,45 @@ struct oci_platform oci_platform_host(void)
 #endif
 }
 
+const char *oci_architecture_name(const char *name)
+{
+    static const char *const other[][2] = {
+        {"x86_64", "amd64"}, {"x86-64", "amd64"}, {"aarch64", "arm64"}, {"i386", "386"}};
+
+    for (size_t i = 0; i < ARRAY_LEN(other); i++) {
+        if (strcmp(name, other[i][0]) == 0)
+            return other[i][1];
+    }
+    return name;
+}
+
+int oci_platform_parse(struct oci_platform *out, char text[OCI_PLATFORM_MAX], const char *from,
+                       struct err *e)
+{
+    static const char legal[] = "abcdefghijklmnopqrstuvwxyz0123456789_-./";
+    size_t len = strlen(from);
+    char *parts[3] = {text, NULL, NULL};
+    size_t count = 1;
+
+    if (len >= OCI_PLATFORM_MAX || from[strspn(from, legal)] != '\0')
+        len = 0;
+    memcpy(text, from, len);
+    text[len] = '\0';
+    for (char *at = strchr(text, '/'); at && count <= ARRAY_LEN(parts); at = strchr(at, '/')) {
+        *at++ = '\0';
+        if (count < ARRAY_LEN(parts))
+            parts[count] = at;
+        count++;
+    }
+    if (count < 2 || count > ARRAY_LEN(parts) || !*parts[0] || !*parts[1] ||
+        (parts[2] && !*parts[2])) {
+        err_set(e, ERR_INPUT, "\"%.100s\" is no platform", from);
+        return err_hint(e, "write os/architecture or os/architecture/variant: linux/arm64");
+    }
+    *out = (struct oci_platform){parts[0], oci_architecture_name(parts[1]), parts[2]};
+    return 0;
+}
+
 /* The level of a variant, "v7" being 7; absent means the architecture's usual one. -1: unknown. */
 static int variant_level(const char *architecture, const char *variant)
 {

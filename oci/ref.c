@@ -14,6 +14,21 @@
 /* Limits of the reference grammar: repository (host included) and tag. */
 enum { NAME_MAX_LEN = 255, TAG_MAX_LEN = 128 };
 
+static const char *transport_prefix(enum oci_transport transport)
+{
+    switch (transport) {
+    case OCI_REGISTRY:
+        return "docker://";
+    case OCI_LAYOUT:
+        return "oci:";
+    case OCI_LAYOUT_ARCHIVE:
+        return "oci-archive:";
+    case OCI_DOCKER_ARCHIVE:
+        return "docker-archive:";
+    }
+    return "";
+}
+
 static bool is_lower_alnum(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
@@ -139,7 +154,7 @@ static int take_digest(struct oci_ref *out, char *text, struct err *e)
 {
     char *at = strrchr(text, '@');
 
-    if (!at || (out->transport == OCI_LAYOUT && strncmp(at, "@sha", strlen("@sha")) != 0))
+    if (!at || (out->transport != OCI_REGISTRY && strncmp(at, "@sha", strlen("@sha")) != 0))
         return 0;
     if (digest_parse(&out->digest, at + 1, e) < 0)
         return err_set(e, ERR_INPUT, "\"%.200s\" is no sha256 or sha512 digest", at + 1);
@@ -215,15 +230,71 @@ static int parse_registry(struct oci_ref *out, char *text, struct err *e)
     return 0;
 }
 
-static int parse_layout(struct oci_ref *out, char *text, struct err *e)
+/* A name in a layout: containers-transports(5) takes whatever looks like an image name. */
+static bool layout_name_is_legal(const char *name)
 {
-    out->transport = OCI_LAYOUT;
-    if (take_digest(out, text, e) < 0 || take_tag(out, text, e) < 0)
+    size_t len = strlen(name);
+
+    if (len == 0 || len > NAME_MAX_LEN || !is_word(name[0]))
+        return false;
+    for (size_t i = 1; i < len; i++) {
+        if (!is_word(name[i]) && !strchr(".-/:@+", name[i]))
+            return false;
+    }
+    return true;
+}
+
+/* "@3" */
+static int take_index(struct oci_ref *out, const char *text, struct err *e)
+{
+    size_t len = strspn(text + 1, "0123456789");
+
+    if (len == 0 || len > 6 || text[1 + len] != '\0')
+        return err_set(e, ERR_INPUT, "\"%.100s\" is no number of an image", text);
+    out->has_index = true;
+    out->index = (size_t)strtoul(text + 1, NULL, 10);
+    return 0;
+}
+
+/* The name of an image in an archive of `docker save`, in full. */
+static int take_docker_name(struct oci_ref *out, const char *text, struct err *e)
+{
+    struct oci_ref name;
+
+    if (oci_ref_parse(&name, text, e) < 0)
         return -(int)e->class;
+    bool usable = name.transport == OCI_REGISTRY && !name.has_digest;
+    out->tag = usable ? oci_ref_print(&name) : NULL;
+    oci_ref_fini(&name);
+    if (!usable)
+        return err_set(e, ERR_INPUT, "\"%.200s\": images in such an archive have names with tags",
+                       text);
+    return out->tag ? 0 : err_nomem(e, "image name");
+}
+
+/* PATH[:NAME | :@N]: the first colon ends the path. */
+static int parse_file(struct oci_ref *out, char *text, struct err *e)
+{
+    if (out->transport != OCI_DOCKER_ARCHIVE && take_digest(out, text, e) < 0)
+        return -(int)e->class;
+    char *name = strchr(text, ':');
+    if (name)
+        *name++ = '\0';
     if (*text == '\0')
-        return err_set(e, ERR_INPUT, "no directory after \"oci:\"");
+        return err_set(e, ERR_INPUT, "no path after \"%s\"", transport_prefix(out->transport));
     out->repository = mem_strdup(text);
-    return out->repository ? 0 : err_nomem(e, "image name");
+    if (!out->repository)
+        return err_nomem(e, "image name");
+    if (!name)
+        return 0;
+    if (*name == '@')
+        return take_index(out, name, e);
+    if (out->transport == OCI_DOCKER_ARCHIVE)
+        return take_docker_name(out, name, e);
+    if (!layout_name_is_legal(name))
+        return err_set(e, ERR_INPUT, "\"%.200s\" is no legal tag", name);
+    out->tag = mem_strdup(name);
+    return out->tag ? 0 : err_nomem(e, "image name");
 }
 
 /* Puts the name in front of the message, without what could be a login ("user:password@host"). */
@@ -236,27 +307,61 @@ static int name_at_fault(struct err *e, const char *text)
     return err_in(e, "image name \"%.300s\"", text);
 }
 
+static int refuse_transport(const char *text, struct err *e)
+{
+    err_set(e, ERR_UNSUPPORTED, "images are not read from \"%.*s\"", (int)strcspn(text, ":") + 1,
+            text);
+    return err_hint(e, "oci:, oci-archive: and docker-archive: are; skopeo copy makes any of them");
+}
+
+/* Cuts the transport off the front. */
+static const char *take_transport(struct oci_ref *out, const char *text)
+{
+    static const enum oci_transport all[] = {OCI_REGISTRY, OCI_LAYOUT, OCI_LAYOUT_ARCHIVE,
+                                             OCI_DOCKER_ARCHIVE};
+
+    out->transport = OCI_REGISTRY;
+    for (size_t i = 0; i < ARRAY_LEN(all); i++) {
+        const char *prefix = transport_prefix(all[i]);
+        if (strncmp(text, prefix, strlen(prefix)) == 0) {
+            out->transport = all[i];
+            return text + strlen(prefix);
+        }
+    }
+    return text;
+}
+
+/* What other tools call so; as a host and port they would only be looked for in vain. */
+static bool is_foreign_transport(const char *text)
+{
+    static const char *const all[] = {
+        "dir:", "docker-daemon:", "containers-storage:", "ostree:", "sif:"};
+
+    for (size_t i = 0; i < ARRAY_LEN(all); i++) {
+        if (strncmp(text, all[i], strlen(all[i])) == 0)
+            return true;
+    }
+    return false;
+}
+
 int oci_ref_parse(struct oci_ref *out, const char *text, struct err *e)
 {
-    struct oci_ref ref = {.transport = OCI_REGISTRY};
-    const char *body = text;
+    struct oci_ref ref = {0};
+    const char *body = take_transport(&ref, text);
     int rc;
 
-    if (strncmp(body, "docker://", strlen("docker://")) == 0)
-        body += strlen("docker://");
-    bool layout = strncmp(body, "oci:", strlen("oci:")) == 0;
-    if (layout)
-        body += strlen("oci:");
     AUTO_FREE char *copy = mem_strdup(body);
     if (!copy)
         return err_nomem(e, "image name");
 
-    if (*body == '\0')
+    if (*text == '\0' || strcmp(text, "docker://") == 0)
         rc = err_set(e, ERR_INPUT, "the name is empty");
     else if (strstr(body, "://"))
         rc = err_set(e, ERR_INPUT, "an image name is no URL");
-    else if (layout)
-        rc = parse_layout(&ref, copy, e);
+    else if (ref.transport != OCI_REGISTRY)
+        rc = parse_file(&ref, copy, e);
+    else if (is_foreign_transport(body))
+        rc = refuse_transport(body, e);
     else
         rc = parse_registry(&ref, copy, e);
     if (rc < 0) {
@@ -278,10 +383,13 @@ void oci_ref_fini(struct oci_ref *r)
 char *oci_ref_print(const struct oci_ref *r)
 {
     char digest[DIGEST_TEXT_MAX] = "";
-    bool layout = r->transport == OCI_LAYOUT;
+    bool registry = r->transport == OCI_REGISTRY;
 
+    if (r->has_index)
+        return mem_printf("%s%s:@%zu", transport_prefix(r->transport), r->repository, r->index);
     if (r->has_digest)
         digest_print(&r->digest, digest);
-    return mem_printf("%s%s%s%s%s%s%s", layout ? "oci:" : r->host, layout ? "" : "/", r->repository,
-                      r->tag ? ":" : "", r->tag ? r->tag : "", r->has_digest ? "@" : "", digest);
+    return mem_printf("%s%s%s%s%s%s%s", registry ? r->host : transport_prefix(r->transport),
+                      registry ? "/" : "", r->repository, r->tag ? ":" : "", r->tag ? r->tag : "",
+                      r->has_digest ? "@" : "", digest);
 }

@@ -24,6 +24,9 @@
 /* Bytes of one extended header and of all headers of an entry, as far as libarchive goes. */
 enum { BLOCK = 512, MAX_EXTENDED = 1 << 20, MAX_GROUP = 4 << 20 };
 
+/* Attributes without a value that one entry may have: each costs a look at all records before. */
+enum { MAX_EMPTY = 1024 };
+
 /* Fields of a header (POSIX.1-2017 pax, ustar Interchange Format; GNU tar manual). */
 enum {
     FIELD_SIZE = 124,
@@ -43,6 +46,8 @@ struct oci_tar {
     size_t given;       /* bytes of the group that were handed out, to be dropped */
     uint64_t off;       /* bytes handed out */
     uint64_t body_left; /* of the entry in hand, with padding */
+    uint64_t padding;   /* the last bytes of that, which may be missing at the tar's end */
+    uint64_t skip_left; /* data of a hard link, which nobody gets */
     bool passing;       /* the rest is handed on as it is */
     bool global_seen;   /* the log has a line about global headers */
     size_t count;       /* entries handed out */
@@ -183,6 +188,13 @@ static int read_record(struct extended *x, enum key key, const struct record *r,
     return 0;
 }
 
+/* Whether a record sets an attribute, in star's form, which Docker writes. */
+static bool is_attribute(const struct record *r)
+{
+    static const char prefix[] = "SCHILY.xattr.";
+    return r->key_len >= sizeof(prefix) - 1 && memcmp(r->key, prefix, sizeof(prefix) - 1) == 0;
+}
+
 /* Makes a record one that nobody knows. */
 static void hide_record(const struct record *r)
 {
@@ -200,6 +212,46 @@ static int hide_records(uint8_t *at, size_t left, const bool *hidden, struct err
         enum key key = find_key(&r);
         if (key != KEY_COUNT && hidden[key])
             hide_record(&r);
+    }
+    return 0;
+}
+
+/* Hides the records before `end` with the key of an empty one. */
+static int hide_attribute(uint8_t *at, const uint8_t *end, const struct record *empty,
+                          struct err *e)
+{
+    struct record r;
+    size_t left = (size_t)(end - at);
+    while (left > 0) {
+        int rc = next_record(&at, &left, &r, e);
+        if (rc < 0)
+            return rc;
+        if (r.key_len == empty->key_len && memcmp(r.key, empty->key, r.key_len) == 0)
+            hide_record(&r);
+    }
+    return 0;
+}
+
+/* An empty value takes the attribute away that an earlier record set (POSIX pax), which libarchive
+ * does not know. */
+static int hide_empty_attributes(uint8_t *bytes, size_t len, struct err *e)
+{
+    uint8_t *at = bytes;
+    size_t left = len;
+    size_t count = 0;
+    struct record r;
+    while (left > 0) {
+        const uint8_t *start = at;
+        int rc = next_record(&at, &left, &r, e);
+        if (rc == 0 && r.value_len == 0 && is_attribute(&r)) {
+            if (++count > MAX_EMPTY)
+                return err_set(e, ERR_LIMIT, "more than %d extended attributes without a value",
+                               MAX_EMPTY);
+            rc = hide_attribute(bytes, start, &r, e);
+            hide_record(&r);
+        }
+        if (rc < 0)
+            return rc;
     }
     return 0;
 }
@@ -226,7 +278,8 @@ static int read_records(struct extended *x, uint8_t *bytes, size_t len, struct e
     }
     x->has_size = x->has_size && !empty[SIZE];
     x->has_mtime = x->has_mtime && !empty[MTIME];
-    return any ? hide_records(bytes, len, empty, e) : 0;
+    int rc = any ? hide_records(bytes, len, empty, e) : 0;
+    return rc < 0 ? rc : hide_empty_attributes(bytes, len, e);
 }
 
 /* Global records count for nothing, as with Docker and containerd; the log says so. */
@@ -382,6 +435,21 @@ static int end_mark(struct oci_tar *t, size_t at, struct err *e)
     return pass(t);
 }
 
+/* Where the PAX header of the entry in hand is in the group; both are 0 before there is one. */
+struct pax_place {
+    size_t at;
+    size_t end;
+};
+
+/* Of several PAX headers before one entry the last one counts, as with Docker and containerd;
+ * libarchive stumbles over them. Takes the earlier one out of the group. */
+static void drop_earlier(struct oci_tar *t, const struct pax_place *earlier)
+{
+    memmove(t->group.data + earlier->at, t->group.data + earlier->end, t->group.len - earlier->end);
+    t->group.len -= earlier->end - earlier->at;
+    t->group.data[t->group.len] = 0;
+}
+
 /* One header about the next, at `*at` of the group; moves `*at` behind it. *cut: it is not all there. */
 static int take_extended(struct oci_tar *t, size_t *at, struct extended *x, bool *cut,
                          struct err *e)
@@ -431,6 +499,28 @@ static int drop_size(struct oci_tar *t, size_t header, struct err *e)
     return 0;
 }
 
+/*
+ * A size where no data should be: mostly there are none. A hard link may have its target's data
+ * once more (POSIX pax, linkdata), which nobody needs; behind other entries they are refused by
+ * whoever knows the entry's name.
+ */
+static int drop_unexpected(struct oci_tar *t, size_t header, size_t at, uint64_t size,
+                           struct err *e)
+{
+    bool missing = false;
+    int rc = data_is_missing(t, at, &missing, e);
+    if (rc == 0)
+        rc = drop_size(t, header, e);
+    if (rc < 0)
+        return rc;
+    bool is_link = t->group.data[header + FIELD_TYPE] == '1';
+    if (missing || is_link)
+        t->facts.data = 0;
+    if (!missing && is_link)
+        t->skip_left = padded(size);
+    return 0;
+}
+
 /* The entry's own header, at `at`: settles how many bytes of data follow. */
 static int take_entry(struct oci_tar *t, size_t at, const struct extended *x, struct err *e)
 {
@@ -450,20 +540,19 @@ static int take_entry(struct oci_tar *t, size_t at, const struct extended *x, st
             return pass(t);
         more = t->group.data[at + FIELD_MORE_EXTENDED] != 0;
     }
-    bool missing = false;
-    int rc = 0;
-    if (has_no_data(type) && size > 0)
-        rc = data_is_missing(t, at, &missing, e);
-    if (rc == 0 && missing) {
-        rc = drop_size(t, header, e);
+    t->facts.type = (char)type;
+    t->facts.data = size;
+    if (has_no_data(type) && size > 0) {
+        int rc = drop_unexpected(t, header, at, size, e);
+        if (rc < 0)
+            return rc;
         size = 0;
     }
-    if (rc < 0)
-        return rc;
     t->facts.has_mtime = x->has_mtime;
     t->facts.mtime_seconds = x->mtime_seconds;
     t->facts.mtime_nanoseconds = x->has_mtime ? x->mtime_nanoseconds : 0;
     t->body_left = padded(size);
+    t->padding = padded(size) - size;
     t->given = at;
     t->count++;
     return 0;
@@ -473,6 +562,7 @@ static int take_group(struct oci_tar *t, struct err *e)
 {
     t->facts = (struct oci_tar_facts){.off = t->off};
     struct extended x = {0};
+    struct pax_place pax = {0};
     for (size_t at = 0;;) {
         int rc = gather(t, at + BLOCK, e);
         if (rc < 0)
@@ -490,11 +580,47 @@ static int take_group(struct oci_tar *t, struct err *e)
         }
         if (!is_about_next(header[FIELD_TYPE]))
             return take_entry(t, at, &x, e);
+        bool is_pax = header[FIELD_TYPE] == 'x' || header[FIELD_TYPE] == 'X';
+        if (is_pax && pax.end > 0) {
+            drop_earlier(t, &pax);
+            at -= pax.end - pax.at;
+            x = (struct extended){0};
+        }
+        if (is_pax)
+            pax.at = at;
         bool cut = false;
         rc = take_extended(t, &at, &x, &cut, e);
         if (rc < 0 || cut)
             return rc < 0 ? rc : pass(t);
+        if (is_pax)
+            pax.end = at;
     }
+}
+
+/* Some writers leave out the padding of the very last file; others read that, libarchive not. */
+static int give_padding(struct oci_tar *t, const void **data, size_t *len)
+{
+    static const uint8_t zeros[BLOCK];
+    *data = zeros;
+    *len = (size_t)t->body_left;
+    t->body_left = 0;
+    return 0;
+}
+
+/* Leaves out the data of a hard link. */
+static int skip_data(struct oci_tar *t, struct err *e)
+{
+    while (t->skip_left > 0) {
+        int rc = gather(t, 1, e);
+        if (rc < 0)
+            return rc;
+        if (t->group.len == 0)
+            return err_set(e, ERR_CORRUPT, "bad tar archive: it ends in the data of a hard link");
+        size_t part = t->group.len < t->skip_left ? t->group.len : (size_t)t->skip_left;
+        buf_drop(&t->group, part);
+        t->skip_left -= part;
+    }
+    return 0;
 }
 
 /* Data of an entry, or anything behind the tar's end. */
@@ -510,6 +636,8 @@ static int give_body(struct oci_tar *t, const void **data, size_t *len, struct e
     if (rc < 0)
         return rc;
     size_t there = from_group ? t->group.len : t->input_len;
+    if (!from_group && t->input_len == 0 && !t->passing && t->body_left <= t->padding)
+        return give_padding(t, data, len);
     *data = from_group ? t->group.data : t->input;
     *len = !t->passing && there > t->body_left ? (size_t)t->body_left : there;
     if (!t->passing)
@@ -531,7 +659,9 @@ int oci_tar_read(struct oci_tar *t, const void **data, size_t *len, struct err *
     if (t->passing || t->body_left > 0) {
         rc = give_body(t, data, len, e);
     } else {
-        rc = take_group(t, e);
+        rc = skip_data(t, e);
+        if (rc == 0)
+            rc = take_group(t, e);
         *data = t->group.data;
         *len = t->given;
         if (rc < 0 && t->count > 0)

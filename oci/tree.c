@@ -3,10 +3,12 @@
  * The merged tree: what an image looks like after all its layers (image-spec layer.md, section
  * Applying Changesets), worked out from layer indexes alone.
  *
- * A layer is applied in two passes. First its whiteouts and opaque markers act on the tree that
- * the layers below made; then its entries are placed in tar order. So a marker never touches its
- * own layer, wherever it stands in the tar, and creates nothing (but an opaque marker implies its
- * directory).
+ * A layer is applied in passes. Its whiteouts and opaque markers are looked up in the tree that the
+ * layers below made, then they act on it, then the layer's entries are placed in tar order. So a
+ * marker never touches its own layer, wherever it stands in the tar, and creates nothing (but an
+ * opaque marker implies its directory). A link of the layers below that this layer removes, or
+ * replaces by something else, leads no marker anywhere: what is listed below it belongs to what
+ * came in its place.
  *
  * Names and inodes are apart: a hard link is one more name for an inode, and replacing a name
  * leaves the inode's other names alone (names.c holds the names).
@@ -46,12 +48,14 @@ struct inode {
 /* What to do where a directory is missing on the way. */
 enum on_missing {
     LOOK,         /* there is no such directory */
+    LOOK_LASTING, /* neither is there through a link that this layer takes away */
     MAKE,         /* make it; something else in the way is an error */
     MAKE_IF_FREE, /* make it; something else in the way means that there is none */
 };
 
 struct merge {
     struct oci_tree *tree;
+    const struct cancel *cancel;
     struct oci_names names;
     struct inode *inodes;
     size_t inode_count;
@@ -61,6 +65,8 @@ struct merge {
     uint32_t first_placed;
     uint32_t placed;
     size_t duplicates;
+    struct removal_list *removals;
+    struct waiting_list *waiting;
     /* The last parent directory found; dropped when a directory or link goes away. */
     const char *parent_path;
     size_t parent_len;
@@ -147,14 +153,26 @@ struct walk {
     unsigned links; /* followed so far */
 };
 
-/* Puts the target of a symbolic link in front of what is left of the path. */
-static int follow(struct merge *m, struct walk *w, const char *target, struct err *e)
+static bool only_looks(enum on_missing missing)
 {
-    if (++w->links > OCI_MAX_LINKS)
-        return err_set(e, ERR_CORRUPT, "more than %d symbolic links on its way", OCI_MAX_LINKS);
+    return missing == LOOK || missing == LOOK_LASTING;
+}
+
+/* Puts the target of a symbolic link in front of what is left of the path. Where a process would
+ * get no further, there is nothing to be seen, and nothing can be made. */
+static int follow(struct merge *m, struct walk *w, const char *target, enum on_missing missing,
+                  struct err *e)
+{
     size_t target_len = strlen(target);
-    if (target_len + 1 + w->rest_len > sizeof(m->walk[0]))
+    bool too_many = ++w->links > OCI_MAX_LINKS;
+    if (too_many || target_len + 1 + w->rest_len > sizeof(m->walk[0])) {
+        w->at = OCI_NAME_NONE;
+        if (only_looks(missing))
+            return 0;
+        if (too_many)
+            return err_set(e, ERR_CORRUPT, "more than %d symbolic links on its way", OCI_MAX_LINKS);
         return err_set(e, ERR_CORRUPT, "symbolic links make its path too long");
+    }
     char *text = m->walk[w->links % 2];
     memcpy(text, target, target_len);
     text[target_len] = '/';
@@ -195,10 +213,11 @@ static int step(struct merge *m, struct walk *w, enum on_missing missing, struct
         return 0;
     }
     uint32_t child = oci_names_find(&m->names, w->at, text, len);
-    if (child == OCI_NAME_NONE && missing != LOOK)
+    if (child == OCI_NAME_NONE && !only_looks(missing))
         return make_directory(m, &w->at, text, len, e);
-    if (child != OCI_NAME_NONE && entry_of(m, child)->type == OCI_SYMLINK)
-        return follow(m, w, entry_of(m, child)->target, e);
+    if (child != OCI_NAME_NONE && entry_of(m, child)->type == OCI_SYMLINK &&
+        !(missing == LOOK_LASTING && m->names.items[child].doomed == m->layer + 1))
+        return follow(m, w, entry_of(m, child)->target, missing, e);
     if (child != OCI_NAME_NONE && !is_directory(m, child)) {
         char name[OCI_QUOTE_MAX];
         if (missing == MAKE)
@@ -243,25 +262,75 @@ static int find_parent(struct merge *m, uint32_t *out, const char *path, enum on
     return rc;
 }
 
+/* Asked at every entry, looked at now and then: it is a system call. */
+static int check_cancel(const struct merge *m, size_t entry, struct err *e)
+{
+    enum { EVERY = 4096 };
+    return entry % EVERY == 0 ? cancel_check(m->cancel, e) : 0;
+}
+
 /* ---- Applying a layer ---- */
 
-static int apply_removal(struct merge *m, const struct oci_entry *entry, struct err *e)
+struct removal {
+    uint32_t name;
+    bool children_only; /* of an opaque marker */
+};
+
+struct removal_list {
+    struct removal *items;
+    size_t count;
+    size_t capacity;
+};
+
+/* The name that an entry stands for in the tree as it is, or OCI_NAME_NONE. */
+static int find_name(struct merge *m, uint32_t *out, const char *path, enum on_missing missing,
+                     struct err *e)
 {
-    uint32_t at;
-    if (entry->type == OCI_OPAQUE) {
-        int rc = find_directory(m, &at, entry->path, strlen(entry->path), LOOK, e);
-        if (rc == 0 && at != OCI_NAME_NONE)
-            remove_children(m, at);
+    int rc = find_parent(m, out, path, missing, e);
+    const char *base = path + oci_path_base(path);
+    if (rc == 0 && *out != OCI_NAME_NONE)
+        *out = oci_names_find(&m->names, *out, base, strlen(base));
+    return rc;
+}
+
+/* Marks a link that this layer removes or replaces. */
+static int doom_link(struct merge *m, const struct oci_entry *entry, struct err *e)
+{
+    uint32_t name;
+    if (entry->type == OCI_SYMLINK || entry->type == OCI_OPAQUE || *entry->path == 0)
+        return 0;
+    int rc = find_name(m, &name, entry->path, LOOK, e);
+    if (rc == 0 && name != OCI_NAME_NONE && entry_of(m, name)->type == OCI_SYMLINK)
+        m->names.items[name].doomed = (uint32_t)m->layer + 1;
+    return rc;
+}
+
+static int find_removal(struct merge *m, const struct oci_entry *entry, struct err *e)
+{
+    uint32_t name;
+    bool opaque = entry->type == OCI_OPAQUE;
+    int rc = opaque ? find_directory(m, &name, entry->path, strlen(entry->path), LOOK_LASTING, e)
+                    : find_name(m, &name, entry->path, LOOK_LASTING, e);
+    if (rc < 0 || name == OCI_NAME_NONE)
         return rc;
+    struct removal_list *list = m->removals;
+    rc = mem_grow(&list->items, &list->capacity, list->count + 1, sizeof(*list->items), e);
+    if (rc == 0)
+        list->items[list->count++] = (struct removal){.name = name, .children_only = opaque};
+    return rc;
+}
+
+static void remove_found(struct merge *m)
+{
+    for (size_t i = 0; i < m->removals->count; i++) {
+        const struct removal *removal = &m->removals->items[i];
+        if (m->names.items[removal->name].parent == OCI_NAME_NONE)
+            continue; /* an earlier one took it along */
+        if (removal->children_only)
+            remove_children(m, removal->name);
+        else
+            remove_name(m, removal->name);
     }
-    int rc = find_parent(m, &at, entry->path, LOOK, e);
-    if (rc < 0 || at == OCI_NAME_NONE)
-        return rc;
-    const char *base = entry->path + oci_path_base(entry->path);
-    at = oci_names_find(&m->names, at, base, strlen(base));
-    if (at != OCI_NAME_NONE)
-        remove_name(m, at);
-    return 0;
 }
 
 /* Gives a name to an inode, whatever the name stood for before. */
@@ -383,7 +452,10 @@ static int apply_waiting(struct merge *m, struct waiting_list *list, struct err 
     for (size_t i = 0; i < 2 * list->count; i++) {
         size_t at = i < list->count ? i : 2 * list->count - 1 - i;
         const struct oci_entry *entry = list->items[at].entry;
-        int rc = entry ? retry_link(m, &list->items[at], e) : 0;
+        int rc = check_cancel(m, i, e);
+        if (rc < 0)
+            return rc;
+        rc = entry ? retry_link(m, &list->items[at], e) : 0;
         if (rc < 0)
             return entry_failure(entry, e);
     }
@@ -400,9 +472,9 @@ static int apply_waiting(struct merge *m, struct waiting_list *list, struct err 
     return 0;
 }
 
-static int apply_entry(struct merge *m, const struct oci_entry *entry, struct waiting_list *list,
-                       struct err *e)
+static int apply_entry(struct merge *m, const struct oci_entry *entry, struct err *e)
 {
+    struct waiting_list *list = m->waiting;
     bool found = true;
     int rc = 0;
     uint32_t ignored;
@@ -433,22 +505,54 @@ static int apply_entry(struct merge *m, const struct oci_entry *entry, struct wa
     return rc;
 }
 
-static int apply_entries(struct merge *m, const struct oci_layer *layer, struct waiting_list *list,
-                         struct err *e)
+static bool is_marker(const struct oci_entry *entry)
 {
-    for (size_t i = 0; i < oci_layer_count(layer); i++) {
-        const struct oci_entry *entry = oci_layer_entry(layer, i);
-        bool removes = entry->type == OCI_WHITEOUT || entry->type == OCI_OPAQUE;
-        if (removes && apply_removal(m, entry, e) < 0)
-            return entry_failure(entry, e);
-    }
+    return entry->type == OCI_WHITEOUT || entry->type == OCI_OPAQUE;
+}
+
+/* Calls `act` for the entries of the layer, or for its markers alone. */
+static int each_entry(struct merge *m, const struct oci_layer *layer, bool markers,
+                      int (*act)(struct merge *, const struct oci_entry *, struct err *),
+                      struct err *e)
+{
     m->parent_path = NULL;
     for (size_t i = 0; i < oci_layer_count(layer); i++) {
         const struct oci_entry *entry = oci_layer_entry(layer, i);
-        if (apply_entry(m, entry, list, e) < 0)
+        int rc = check_cancel(m, i, e);
+        if (rc < 0)
+            return rc;
+        if ((!markers || is_marker(entry)) && act(m, entry, e) < 0)
             return entry_failure(entry, e);
     }
-    return apply_waiting(m, list, e);
+    m->parent_path = NULL;
+    return 0;
+}
+
+static int apply_removals(struct merge *m, const struct oci_layer *layer, struct err *e)
+{
+    size_t i = 0;
+    while (i < oci_layer_count(layer) && !is_marker(oci_layer_entry(layer, i)))
+        i++;
+    if (i == oci_layer_count(layer))
+        return 0;
+    struct removal_list list = {0};
+    m->removals = &list;
+    int rc = each_entry(m, layer, false, doom_link, e);
+    if (rc == 0)
+        rc = each_entry(m, layer, true, find_removal, e);
+    if (rc == 0)
+        remove_found(m);
+    free(list.items);
+    m->removals = NULL;
+    return rc;
+}
+
+static int apply_entries(struct merge *m, const struct oci_layer *layer, struct err *e)
+{
+    int rc = apply_removals(m, layer, e);
+    if (rc == 0)
+        rc = each_entry(m, layer, false, apply_entry, e);
+    return rc < 0 ? rc : apply_waiting(m, m->waiting, e);
 }
 
 static int apply_layer(struct merge *m, const struct oci_layer *layer, struct err *e)
@@ -458,8 +562,12 @@ static int apply_layer(struct merge *m, const struct oci_layer *layer, struct er
     struct waiting_list list = {0};
     m->first_placed = m->placed + 1;
     m->duplicates = 0;
-    int rc = apply_entries(m, layer, &list, e);
+    m->waiting = &list;
+    int rc = apply_entries(m, layer, e);
+    m->waiting = NULL;
     free(list.items);
+    if (rc == -ERR_CANCELLED)
+        return rc;
     if (rc < 0)
         return err_in(e, "layer %zu", m->layer + 1);
     if (m->duplicates > 0)
@@ -545,11 +653,12 @@ static int start(struct merge *m, struct err *e)
 }
 
 int oci_tree_merge(struct oci_tree **out, struct oci_layer *const *layers, size_t layer_count,
-                   struct err *e)
+                   const struct cancel *cancel, struct err *e)
 {
     AUTO_MERGE struct merge *m = mem_zalloc(sizeof(*m));
     if (!m)
         return err_nomem(e, "tree");
+    m->cancel = cancel;
     int rc = start(m, e);
     for (m->layer = 0; rc == 0 && m->layer < layer_count; m->layer++)
         rc = apply_layer(m, layers[m->layer], e);

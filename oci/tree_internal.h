@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/hash.h"
 
 #define OCI_NAME_ROOT UINT32_C(0)
 #define OCI_NAME_NONE UINT32_MAX
@@ -26,6 +27,7 @@ struct oci_name {
     /* For the owner of the table. */
     uint32_t inode;
     uint32_t placed; /* when: numbers rise with each entry of each layer; 0 for implied ones */
+    uint32_t doomed; /* 0, or the number (from 1) of the last layer that takes this link away */
     uint32_t number; /* in the finished tree */
 };
 
@@ -36,7 +38,7 @@ struct oci_names {
     size_t capacity;
     uint32_t *buckets;
     size_t bucket_count; /* a power of two */
-    uint64_t key[2];
+    struct hash_key key;
 };
 
 /* A table with a root. After a failure too, finish it. */

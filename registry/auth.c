@@ -12,9 +12,9 @@
 
 #include <pthread.h>
 #include <strings.h>
-#include <time.h>
 
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -56,7 +56,6 @@ int auth_new(struct auth **out, struct http *http, const struct credential_optio
              const char *const *plain_http_hosts, struct err *e)
 {
     struct auth *a = mem_zalloc(sizeof(*a));
-    pthread_condattr_t attributes;
 
     if (!a)
         return err_nomem(e, "authorizations");
@@ -64,10 +63,7 @@ int auth_new(struct auth **out, struct http *http, const struct credential_optio
     a->logins = *options;
     a->plain_http_hosts = plain_http_hosts;
     (void)pthread_mutex_init(&a->lock, NULL);
-    (void)pthread_condattr_init(&attributes);
-    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&a->changed, &attributes);
-    (void)pthread_condattr_destroy(&attributes);
+    (void)cond_init(&a->changed);
     *out = a;
     return 0;
 }
@@ -146,11 +142,15 @@ static int read_token(struct grant *out, const struct buf *reply, struct err *e)
 
     if (json_parse(&doc, reply->data, reply->len, "token", e) < 0 ||
         json_get_string_opt(doc, "token", &token, e) < 0 ||
-        json_get_string_opt(doc, "access_token", &other, e) < 0 ||
-        json_get_u64_opt(doc, "expires_in", MIN_LIFE_SECONDS, &life, e) < 0)
+        json_get_string_opt(doc, "access_token", &other, e) < 0)
         return e->class == ERR_NOMEM
                    ? -ERR_NOMEM
                    : err_set(e, ERR_CORRUPT, "the reply of the token server does not parse");
+    /* Some write the number as text, or with a fraction; without it the token is just renewed early. */
+    if (json_get_u64_opt(doc, "expires_in", MIN_LIFE_SECONDS, &life, e) < 0) {
+        err_clear(e);
+        life = MIN_LIFE_SECONDS;
+    }
     if (!token || !*token)
         token = other;
     if (!token || !token_is_legal(token))
@@ -201,11 +201,9 @@ static int send_token_request(struct grant *out, struct auth *a, struct http_req
     buf_init(&reply, LIMIT_TOKEN);
     request->reply = &reply;
     request->total_timeout_ms = TOKEN_TIMEOUT_MS;
-    if (http_perform(a->http, request, &response, e) < 0) {
-        if (e->class == ERR_LIMIT) /* of our buffer; not to be taken for a rate limit */
-            return err_set(e, ERR_CORRUPT, "its reply is too big");
-        return -(int)e->class;
-    }
+    if (http_perform(a->http, request, &response, e) < 0)
+        return e->class == ERR_LIMIT ? err_set(e, ERR_CORRUPT, "its reply is too big")
+                                     : -(int)e->class;
     if (response.status / 100 == 2)
         rc = read_token(out, &reply, e);
     else
@@ -337,13 +335,9 @@ static int renew(struct auth *a, struct entry *entry, struct err *e)
 static int wait_idle(struct auth *a, const struct entry *entry, struct err *e)
 {
     while (entry->busy) {
-        int64_t end_ms = clock_ms() + WAIT_SLICE_MS;
-        struct timespec end = {.tv_sec = (time_t)(end_ms / 1000),
-                               .tv_nsec = (long)(end_ms % 1000) * 1000000};
-
         if (cancel_check(a->logins.cancel, e) < 0)
             return -(int)e->class;
-        (void)pthread_cond_timedwait(&a->changed, &a->lock, &end);
+        (void)cond_wait_until(&a->changed, &a->lock, clock_ms() + WAIT_SLICE_MS);
     }
     return 0;
 }
@@ -388,6 +382,16 @@ void auth_accepted(struct auth *a, const struct oci_ref *ref, const struct auth_
     (void)pthread_mutex_unlock(&a->lock);
 }
 
+/* Some registries answer 401 without saying what they want (RFC 9110 demands it): a login can only
+ * be sent as Basic then. */
+static int read_challenge(struct challenge *c, const char *header, struct err *e)
+{
+    if (header)
+        return challenge_parse(c, header, e);
+    *c = (struct challenge){.basic = true};
+    return 0;
+}
+
 /* Called and left with the lock held. */
 static int refused(struct auth *a, struct entry *entry, const char *header, struct auth_use *use,
                    struct err *e)
@@ -401,7 +405,7 @@ static int refused(struct auth *a, struct entry *entry, const char *header, stru
     if (hopeless || use->refusals >= MAX_REFUSALS)
         return denied(entry, entry->has_login, e);
     struct challenge c;
-    if (challenge_parse(&c, header, e) < 0)
+    if (read_challenge(&c, header, e) < 0)
         return -(int)e->class;
     if (!c.bearer && !c.basic) {
         challenge_fini(&c);
@@ -419,13 +423,7 @@ int auth_refused(struct auth *a, const struct oci_ref *ref, const struct http_re
 {
     (void)pthread_mutex_lock(&a->lock);
     struct entry *entry = entry_of(a, ref);
-    int rc;
-    if (!entry)
-        rc = err_nomem(e, "authorization");
-    else if (!r->authenticate)
-        rc = denied(entry, false, e);
-    else
-        rc = refused(a, entry, r->authenticate, use, e);
+    int rc = entry ? refused(a, entry, r->authenticate, use, e) : err_nomem(e, "authorization");
     (void)pthread_mutex_unlock(&a->lock);
     return rc;
 }

@@ -21,8 +21,15 @@ enum {
     GATE_WAIT_MS = 5000,
     GATE_MAX_WAIT_MS = 600000,
     HELPER_TIMEOUT_MS = 30000,
-    ERROR_CODE_MAX = 40
+    ERROR_CODE_MAX = 40,
+    SPARE_CONNECTIONS = 12,
+    RANGES_MIN = 64 << 20,
+    SEGMENT_LEN = 16 << 20
 };
+
+/* Where CA certificates of registries lie: dockerd's, podman's, containerd's. */
+static const char *const usual_certs_dirs[] = {"/etc/docker/certs.d", "/etc/containers/certs.d",
+                                               "/etc/containerd/certs.d", NULL};
 
 /* ---- Re-tries --------------------------------------------------------------------------- */
 
@@ -31,8 +38,8 @@ bool retry_again(struct retry *r, struct err *e)
     int64_t wait = r->first_wait_ms > 0 ? r->first_wait_ms : RETRY_WAIT_MS;
 
     r->used++;
-    /* ERR_LIMIT is past helping here: the gate has waited already. */
-    if (!err_retryable(e) || e->class == ERR_LIMIT || r->used >= r->tries ||
+    /* ERR_RATE is past helping here: the gate has waited already. */
+    if (!err_retryable(e) || e->class == ERR_RATE || r->used >= r->tries ||
         e->retry_after_ms > RETRY_AFTER_MAX_MS)
         return false;
     for (unsigned i = 1; i < r->used && wait < RETRY_WAIT_MAX_MS; i++)
@@ -53,26 +60,64 @@ struct retry registry_retry(const struct registry *r)
                           .cancel = r->options.cancel};
 }
 
+struct retry stop_retry(const struct registry *r, const struct stop *stop)
+{
+    struct retry retry = registry_retry(r);
+
+    if (!stop->last)
+        retry.tries = 1;
+    return retry;
+}
+
 /* ---- Life ------------------------------------------------------------------------------- */
+
+static unsigned first_set(unsigned a, unsigned b, unsigned c)
+{
+    return a > 0 ? a : b > 0 ? b : c;
+}
+
+/* What the options leave open comes from the network's settings. */
+static void merge_settings(struct registry *r)
+{
+    static const struct registry_network nothing = {0};
+    struct registry_options *o = &r->options;
+    const struct registry_network *n = o->network ? o->network : &nothing;
+
+    o->network = n;
+    o->tries = first_set(o->tries, n->tries, DEFAULT_TRIES);
+    if (o->connect_timeout_ms <= 0)
+        o->connect_timeout_ms = n->connect_timeout_ms;
+    if (o->stall_timeout_ms <= 0)
+        o->stall_timeout_ms = n->stall_timeout_ms;
+    if (n->retry_wait_ms > 0)
+        r->tuning.retry_wait_ms = n->retry_wait_ms;
+    if (!o->certs_dirs)
+        o->certs_dirs = usual_certs_dirs;
+}
 
 static int build(struct registry *r, struct err *e)
 {
     const struct registry_options *o = &r->options;
+    unsigned cap = o->network->requests_per_minute;
     struct http_options http = {.connect_timeout_ms = o->connect_timeout_ms,
                                 .stall_timeout_ms = o->stall_timeout_ms,
-                                .plain_http_hosts = o->plain_http_hosts,
+                                .certs_dirs = o->certs_dirs,
                                 .cancel = o->cancel};
     struct gate_options gates = {.first_wait_ms = r->tuning.gate_wait_ms,
                                  .max_wait_ms = r->tuning.gate_max_wait_ms,
                                  .tries = o->tries,
+                                 .spacing_ms = cap > 0 ? (60000 + cap - 1) / cap : 0,
                                  .cancel = o->cancel};
     struct credential_options logins = {.config_path = o->config_path,
                                         .helper_timeout_ms = r->tuning.helper_timeout_ms,
                                         .cancel = o->cancel};
 
+    if (endpoints_new(&r->endpoints, o->network, o->plain_http_hosts, e) < 0)
+        return -(int)e->class;
+    endpoints_describe(r->endpoints, &http);
     if (http_new(&r->http, &http, e) < 0 || gates_new(&r->gates, &gates, e) < 0)
         return -(int)e->class;
-    return auth_new(&r->auth, r->http, &logins, o->plain_http_hosts, e);
+    return auth_new(&r->auth, r->http, &logins, http.plain_http_hosts, e);
 }
 
 int registry_new_tuned(struct registry **out, const struct registry_options *options,
@@ -84,8 +129,8 @@ int registry_new_tuned(struct registry **out, const struct registry_options *opt
         return err_nomem(e, "registry client");
     r->options = *options;
     r->tuning = *tuning;
-    if (r->options.tries == 0)
-        r->options.tries = DEFAULT_TRIES;
+    atomic_init(&r->spare_connections, SPARE_CONNECTIONS);
+    merge_settings(r);
     if (build(r, e) < 0)
         return -(int)e->class;
     *out = MOVE(r);
@@ -97,7 +142,9 @@ int registry_new(struct registry **out, const struct registry_options *options, 
     static const struct registry_tuning usual = {.retry_wait_ms = RETRY_WAIT_MS,
                                                  .gate_wait_ms = GATE_WAIT_MS,
                                                  .gate_max_wait_ms = GATE_MAX_WAIT_MS,
-                                                 .helper_timeout_ms = HELPER_TIMEOUT_MS};
+                                                 .helper_timeout_ms = HELPER_TIMEOUT_MS,
+                                                 .ranges_min = RANGES_MIN,
+                                                 .segment_len = SEGMENT_LEN};
 
     return registry_new_tuned(out, options, &usual, e);
 }
@@ -109,33 +156,43 @@ void registry_free(struct registry *r)
     auth_free(r->auth);
     gates_free(r->gates);
     http_free(r->http);
+    endpoints_free(r->endpoints);
     free(r);
 }
 
 struct registry_stats registry_stats(struct registry *r)
 {
-    return (struct registry_stats){.manifest_heads = r->counters.manifest_heads,
+    struct registry_stats stats = {.manifest_heads = r->counters.manifest_heads,
                                    .manifest_gets = r->counters.manifest_gets,
                                    .blob_gets = r->counters.blob_gets,
                                    .blob_bytes = r->counters.blob_bytes,
-                                   .retries = r->counters.retries};
+                                   .retries = r->counters.retries,
+                                   .mirrored = r->counters.mirrored,
+                                   .rate_waits = r->counters.rate_waits};
+
+    stats.has_quota = gates_quota(r->gates, &stats.quota_remaining, &stats.quota_limit);
+    return stats;
+}
+
+void registry_network_fini(struct registry_network *n)
+{
+    for (size_t i = 0; i < n->host_count; i++) {
+        struct registry_host *host = &n->hosts[i];
+
+        for (size_t k = 0; k < host->mirror_count; k++) {
+            free(host->mirrors[k].url);
+            free(host->mirrors[k].ca_file);
+        }
+        free(host->mirrors);
+        free(host->name);
+        free(host->ca_file);
+    }
+    free(n->hosts);
+    free(n->ca_file);
+    *n = (struct registry_network){0};
 }
 
 /* ---- Exchanges -------------------------------------------------------------------------- */
-
-/* docker.io is a name; the machine behind it has another. */
-static const char *api_host(const struct oci_ref *ref)
-{
-    return strcmp(ref->host, "docker.io") == 0 ? "registry-1.docker.io" : ref->host;
-}
-
-static char *build_url(const struct registry *r, const struct oci_ref *ref, const char *path)
-{
-    bool plain = http_plain_allowed(ref->host, r->options.plain_http_hosts);
-
-    return mem_printf("%s://%s/v2/%s/%s", plain ? "http" : "https", api_host(ref), ref->repository,
-                      path);
-}
 
 /*
  * The code of the first error in a registry's reply (distribution-spec, section Error Codes). Only
@@ -169,39 +226,56 @@ static int limit_hint(struct err *e)
                        "a higher limit");
 }
 
-static int status_error(const struct oci_ref *ref, const struct http_request *request,
-                        const struct http_response *response, struct err *e)
+static int status_error(const struct stop *stop, const struct http_response *response,
+                        const char *code, struct err *e)
 {
-    char code[ERROR_CODE_MAX];
+    const struct endpoint *at = stop->endpoint;
 
-    http_status_error(e, response, error_code(request->reply, code));
+    http_status_error(e, response, code);
     if (e->class == ERR_DENIED)
         return err_hint(e, "check the name; for a private image log in first: docker login %s",
-                        ref->host);
-    if (e->class == ERR_LIMIT)
+                        at->host);
+    if (e->class == ERR_RATE)
         return limit_hint(e);
     if (e->class == ERR_NET)
         return err_hint(e, "the registry has a fault of its own; try again later");
     return -(int)e->class;
 }
 
+/* Some say in the body alone that the limit is reached, with another status of the 400s. */
+static void find_limit(const struct http_request *request, struct http_response *response)
+{
+    char code[ERROR_CODE_MAX];
+
+    if (response->status / 100 == 4 && error_code(request->reply, code) &&
+        strcmp(code, "TOOMANYREQUESTS") == 0)
+        response->status = 429;
+}
+
 /* One request through the gate. */
-static int send_once(struct registry *r, const struct oci_ref *ref, struct http_request *request,
+static int send_once(struct registry *r, const struct stop *stop, struct http_request *request,
                      struct http_response *out, struct err *e)
 {
     struct gate_pass pass;
 
-    if (gate_enter(r->gates, ref->host, &pass, e) < 0)
+    unsigned flags = GATE_COUNTED | (stop->last ? GATE_PATIENT : 0);
+
+    if (gate_enter(r->gates, stop->ref->host, flags, &pass, e) < 0)
         return -(int)e->class;
     if (request->reply)
         buf_drop(request->reply, request->reply->len);
     int rc = http_perform(r->http, request, out, e);
-    if (rc < 0)
+    if (rc < 0) {
         gate_leave(r->gates, &pass, GATE_UNKNOWN, -1);
-    else
-        gate_leave(r->gates, &pass, out->status == 429 ? GATE_LIMITED : GATE_PASSED,
-                   out->retry_after_ms);
-    return rc;
+        return rc;
+    }
+    find_limit(request, out);
+    if (out->has_remaining)
+        gate_note_quota(r->gates, &pass, out->rate_remaining, out->rate_limit);
+    bool limited = out->status == 429;
+    r->counters.rate_waits += limited;
+    gate_leave(r->gates, &pass, limited ? GATE_LIMITED : GATE_PASSED, out->retry_after_ms);
+    return 0;
 }
 
 /*
@@ -209,22 +283,25 @@ static int send_once(struct registry *r, const struct oci_ref *ref, struct http_
  * A 429 of the token server closes the gate of the registry it serves, and it is asked again;
  * *limits counts them.
  */
-static int authorize(struct registry *r, const struct oci_ref *ref,
+static int authorize(struct registry *r, const struct stop *stop,
                      const struct http_response *answer, struct auth_use *use, unsigned *limits,
                      struct err *e)
 {
+    const struct oci_ref *ref = stop->ref;
+
     for (;;) {
         struct gate_pass pass;
 
-        if (gate_enter(r->gates, ref->host, &pass, e) < 0)
+        if (gate_enter(r->gates, ref->host, stop->last ? GATE_PATIENT : 0, &pass, e) < 0)
             return -(int)e->class;
         int rc = answer ? auth_refused(r->auth, ref, answer, use, e)
                         : auth_current(r->auth, ref, use, e);
-        bool limited = rc < 0 && e->class == ERR_LIMIT;
+        bool limited = rc < 0 && e->class == ERR_RATE;
+        r->counters.rate_waits += limited;
         gate_leave(r->gates, &pass, limited ? GATE_LIMITED : GATE_UNKNOWN, e->retry_after_ms);
         if (!limited)
             return rc;
-        if (++*limits >= r->options.tries)
+        if (!stop->last || ++*limits >= r->options.tries)
             return limit_hint(e);
         err_clear(e);
     }
@@ -235,54 +312,65 @@ static int authorize(struct registry *r, const struct oci_ref *ref,
  * makes the waits; how often one exchange takes a 429 is counted here, since a server may ask for
  * no wait at all.
  */
-static int exchange(struct registry *r, const struct oci_ref *ref, struct http_request *request,
+static int exchange(struct registry *r, const struct stop *stop, struct http_request *request,
                     struct auth_use *use, struct http_response *out, struct err *e)
 {
     unsigned limits = 0;
+    unsigned limits_max = stop->last ? r->options.tries : 1;
 
     for (;;) {
         AUTO_HTTP_RESPONSE struct http_response answer;
 
         http_response_init(&answer);
-        if (authorize(r, ref, NULL, use, &limits, e) < 0)
+        if (authorize(r, stop, NULL, use, &limits, e) < 0)
             return -(int)e->class;
         request->authorization = use->header;
-        if (send_once(r, ref, request, &answer, e) < 0)
+        if (send_once(r, stop, request, &answer, e) < 0)
             return -(int)e->class;
-        if (answer.status == 429 && ++limits < r->options.tries)
+        if (answer.status == 429 && ++limits < limits_max)
             continue;
         if (answer.status != 401) {
-            auth_accepted(r->auth, ref, use);
+            auth_accepted(r->auth, stop->ref, use);
             *out = answer;
             http_response_init(&answer);
             return 0;
         }
         use->refusals++;
-        if (authorize(r, ref, &answer, use, &limits, e) < 0)
+        if (authorize(r, stop, &answer, use, &limits, e) < 0)
             return -(int)e->class;
     }
+}
+
+int stop_exchange(struct registry *r, const struct stop *stop, const char *path,
+                  struct http_request *request, struct http_response *out, struct err *e)
+{
+    const struct endpoint *at = stop->endpoint;
+    struct http_response answer;
+    struct auth_use use = {0};
+    char code[ERROR_CODE_MAX];
+    AUTO_FREE char *url = mem_printf("%s/%s/%s", at->api, stop->ref->repository, path);
+
+    if (!url)
+        return err_nomem(e, "request");
+    request->url = url;
+    int rc = exchange(r, stop, request, &use, &answer, e);
+    auth_use_fini(&use);
+    request->authorization = NULL;
+    request->url = NULL;
+    if (rc == 0 && answer.status / 100 != 2 && answer.status != 416) {
+        rc = status_error(stop, &answer, error_code(request->reply, code), e);
+        http_response_fini(&answer);
+    }
+    if (rc < 0)
+        return err_in(e, "%s %s", at->mirror ? "mirror" : "registry", at->host);
+    *out = answer;
+    return 0;
 }
 
 int registry_exchange(struct registry *r, const struct oci_ref *ref, const char *path,
                       struct http_request *request, struct http_response *out, struct err *e)
 {
-    struct http_response answer;
-    struct auth_use use = {0};
-    AUTO_FREE char *url = build_url(r, ref, path);
+    struct stop stop = {.endpoint = endpoint_origin(r->endpoints, ref), .ref = ref, .last = true};
 
-    if (!url)
-        return err_nomem(e, "request");
-    request->url = url;
-    int rc = exchange(r, ref, request, &use, &answer, e);
-    auth_use_fini(&use);
-    request->authorization = NULL;
-    request->url = NULL;
-    if (rc == 0 && answer.status / 100 != 2 && answer.status != 416) {
-        rc = status_error(ref, request, &answer, e);
-        http_response_fini(&answer);
-    }
-    if (rc < 0)
-        return err_in(e, "registry %s", ref->host);
-    *out = answer;
-    return 0;
+    return stop.endpoint ? stop_exchange(r, &stop, path, request, out, e) : err_nomem(e, "request");
 }

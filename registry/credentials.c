@@ -70,7 +70,7 @@ static char *base64_encode(const char *text)
 /* NULL when it is no base64 (or memory is short). */
 static char *base64_decode(const char *text)
 {
-    size_t len = strcspn(text, "=");
+    size_t len = strcspn(text, "= \t\r\n");
     char *out = mem_zalloc(len / 4 * 3 + 4);
     char *at = out;
     uint32_t group = 0;
@@ -334,39 +334,67 @@ static int find_in_config(struct credential *out, bool *found,
     return 0;
 }
 
-/* NULL without an error when there is no place to look. */
-static int config_path(char **out, const struct credential_options *options, struct err *e)
-{
-    const char *auth_file = getenv("REGISTRY_AUTH_FILE");
-    const char *docker = getenv("DOCKER_CONFIG");
-    const char *home = getenv("HOME");
+enum { FILES_MAX = 4 };
 
-    if (options->config_path)
-        *out = mem_strdup(options->config_path);
-    else if (auth_file && *auth_file)
-        *out = mem_strdup(auth_file);
-    else if (docker && *docker)
-        *out = mem_printf("%s/config.json", docker);
-    else if (home && *home)
-        *out = mem_printf("%s/.docker/config.json", home);
-    else
-        return 0;
-    return *out ? 0 : err_nomem(e, "login");
+/* The files to look into, in order. */
+struct login_files {
+    char *paths[FILES_MAX];
+    size_t count;
+};
+
+static void login_files_fini(struct login_files *files)
+{
+    for (size_t i = 0; i < files->count; i++)
+        free(files->paths[i]);
 }
 
-int credential_find(struct credential *out, bool *found, const struct credential_options *options,
-                    const char *host, const char *repository, struct err *e)
+/* The value of a variable; NULL when it is unset or empty. */
+static const char *variable(const char *name)
+{
+    const char *value = getenv(name);
+
+    return value && *value ? value : NULL;
+}
+
+static int add_path(struct login_files *files, const char *directory, const char *name,
+                    struct err *e)
+{
+    if (!directory)
+        return 0;
+    char *path = mem_printf("%s%s", directory, name);
+    if (!path)
+        return err_nomem(e, "login");
+    files->paths[files->count++] = path;
+    return 0;
+}
+
+/* Docker's file, and where podman and buildah leave theirs (containers-auth.json(5)). */
+static int list_files(struct login_files *files, const struct credential_options *options,
+                      struct err *e)
+{
+    const char *home = variable("HOME");
+
+    if (options->config_path)
+        return add_path(files, options->config_path, "", e);
+    if (variable("REGISTRY_AUTH_FILE"))
+        return add_path(files, variable("REGISTRY_AUTH_FILE"), "", e);
+    if (variable("DOCKER_CONFIG"))
+        return add_path(files, variable("DOCKER_CONFIG"), "/config.json", e);
+    if (add_path(files, variable("XDG_RUNTIME_DIR"), "/containers/auth.json", e) < 0 ||
+        add_path(files, home, "/.config/containers/auth.json", e) < 0)
+        return -(int)e->class;
+    return add_path(files, home, "/.docker/config.json", e);
+}
+
+/* A file that is not there holds no login. */
+static int find_in_file(struct credential *out, bool *found,
+                        const struct credential_options *options, const char *path,
+                        const struct best *wanted, struct err *e)
 {
     CLEANUP(secret_buf_fini) struct buf text;
-    AUTO_FREE char *path = NULL;
     AUTO_JSON struct json *config = NULL;
 
     buf_init(&text, LIMIT_DOCKER_CONFIG);
-    *found = false;
-    if (config_path(&path, options, e) < 0)
-        return -(int)e->class;
-    if (!path)
-        return 0;
     if (file_read(AT_FDCWD, path, &text, e) < 0) {
         if (e->class != ERR_NOTFOUND)
             return -(int)e->class;
@@ -378,11 +406,26 @@ int credential_find(struct credential *out, bool *found, const struct credential
         return e->class == ERR_NOMEM ? -ERR_NOMEM : err_set(e, ERR_INPUT, "%s: not JSON", path);
     if (json_kind(config) != JSON_KIND_OBJECT)
         return err_set(e, ERR_INPUT, "%s: not a JSON object", path);
-    if (find_in_config(out, found, options, config,
-                       &(struct best){.host = host, .repository = repository}, e) < 0) {
+    if (find_in_config(out, found, options, config, wanted, e) < 0) {
         if (e->class == ERR_CORRUPT)
             e->class = ERR_INPUT;
         return err_in(e, "%s", path);
+    }
+    return 0;
+}
+
+int credential_find(struct credential *out, bool *found, const struct credential_options *options,
+                    const char *host, const char *repository, struct err *e)
+{
+    CLEANUP(login_files_fini) struct login_files files = {0};
+    const struct best wanted = {.host = host, .repository = repository};
+
+    *found = false;
+    if (list_files(&files, options, e) < 0)
+        return -(int)e->class;
+    for (size_t i = 0; i < files.count && !*found; i++) {
+        if (find_in_file(out, found, options, files.paths[i], &wanted, e) < 0)
+            return -(int)e->class;
     }
     return 0;
 }

@@ -7,7 +7,7 @@
  * the cancel descriptor, so that a stop is seen at once, and lets us measure stalls ourselves.
  * Redirects are not left to libcurl, for what may travel on to another host is our decision.
  */
-#include "registry/internal.h"
+#include "registry/http_internal.h"
 
 #include <ctype.h>
 #include <curl/curl.h>
@@ -23,9 +23,14 @@ enum {
     DEFAULT_STALL_MS = 30000,
     MAX_REDIRECTS = 5,
     POLL_MS = 1000,
+    GIVEN_UP_MS = 100,
     BUFFER_BYTES = 256 << 10,
-    KEPT_CONNECTIONS = 4
+    KEPT_CONNECTIONS = 4,
+    HEADER_MAX = 256 << 10
 };
+
+/* The system's certificates and a host's own. */
+#define LIMIT_CERTIFICATES ((size_t)16 << 20)
 
 struct worker {
     CURLM *multi;
@@ -33,11 +38,19 @@ struct worker {
     struct worker *next;
 };
 
+/* The CA certificates for one origin; they live until http_free. */
+struct trust {
+    char *host; /* host:port */
+    struct buf pem;
+    struct trust *next;
+};
+
 struct http {
     struct http_options options;
     const char *ca_file;  /* from the environment; NULL: libcurl's own choice */
-    pthread_mutex_t lock; /* guards idle; never held across I/O */
+    pthread_mutex_t lock; /* guards what follows; never held across network I/O */
     struct worker *idle;
+    struct trust *trusts;
 };
 
 /* One request on its way. */
@@ -49,7 +62,11 @@ struct transfer {
     bool enough;    /* the rest of an error's body is not wanted */
     bool following; /* the answer is a redirect that will be followed */
     uint64_t dropped;
+    uint64_t header_len;
+    int64_t answer_deadline_ms;
     int64_t active_ms; /* when something last arrived */
+    int64_t window_ms; /* since when `window_len` bytes have arrived; 0: none yet */
+    uint64_t window_len;
 };
 
 /* ---- Life ------------------------------------------------------------------------------- */
@@ -99,6 +116,13 @@ static void worker_free(struct worker *w)
     free(w);
 }
 
+static void trust_free(struct trust *t)
+{
+    free(t->host);
+    buf_fini(&t->pem);
+    free(t);
+}
+
 void http_free(struct http *h)
 {
     if (!h)
@@ -107,6 +131,11 @@ void http_free(struct http *h)
         struct worker *w = h->idle;
         h->idle = w->next;
         worker_free(w);
+    }
+    while (h->trusts) {
+        struct trust *t = h->trusts;
+        h->trusts = t->next;
+        trust_free(t);
     }
     (void)pthread_mutex_destroy(&h->lock);
     free(h);
@@ -145,74 +174,6 @@ static void worker_return(struct http *h, struct worker *w)
     (void)pthread_mutex_unlock(&h->lock);
 }
 
-/* ---- URLs ------------------------------------------------------------------------------- */
-
-/* A part of a URL that is there; *out stays as it is when it is not. */
-static int url_part(char **out, CURLU *url, CURLUPart part, unsigned flags, struct err *e)
-{
-    char *text = NULL;
-    CURLUcode code = curl_url_get(url, part, &text, flags);
-
-    if (code == CURLUE_OUT_OF_MEMORY)
-        return err_nomem(e, "URL");
-    if (code != CURLUE_OK)
-        return 0;
-    *out = mem_strdup(text); /* libcurl's own strings are not for free() */
-    curl_free(text);
-    return *out ? 0 : err_nomem(e, "URL");
-}
-
-/* What decides whether credentials may be sent and plain HTTP spoken. */
-struct origin {
-    char *scheme;
-    char *host;
-    char *port;
-};
-
-static void origin_fini(struct origin *o)
-{
-    free(o->scheme);
-    free(o->host);
-    free(o->port);
-    *o = (struct origin){0};
-}
-
-static int read_origin(struct origin *o, CURLU *url, const char *text, struct err *e)
-{
-    if (curl_url_set(url, CURLUPART_URL, text, 0) == CURLUE_OK &&
-        (url_part(&o->scheme, url, CURLUPART_SCHEME, 0, e) < 0 ||
-         url_part(&o->host, url, CURLUPART_HOST, 0, e) < 0 ||
-         url_part(&o->port, url, CURLUPART_PORT, CURLU_DEFAULT_PORT, e) < 0))
-        return -(int)e->class;
-    if (o->scheme && o->host && o->port &&
-        (strcmp(o->scheme, "http") == 0 || strcmp(o->scheme, "https") == 0))
-        return 0;
-    return err_set(e, ERR_INPUT, "not an http or https URL");
-}
-
-static int origin_of(struct origin *out, const char *text, struct err *e)
-{
-    CURLU *url = curl_url();
-    struct origin o = {0};
-
-    if (!url)
-        return err_nomem(e, "URL");
-    int rc = read_origin(&o, url, text, e);
-    curl_url_cleanup(url);
-    if (rc < 0) {
-        origin_fini(&o);
-        return rc;
-    }
-    *out = o;
-    return 0;
-}
-
-static bool origin_equal(const struct origin *a, const struct origin *b)
-{
-    return strcmp(a->scheme, b->scheme) == 0 && strcasecmp(a->host, b->host) == 0 &&
-           strcmp(a->port, b->port) == 0;
-}
-
 static int check_plain(const struct http *h, const struct origin *o, struct err *e)
 {
     if (strcmp(o->scheme, "https") == 0 || h->options.plain_http_anywhere)
@@ -224,56 +185,6 @@ static int check_plain(const struct http *h, const struct origin *o, struct err 
         return 0;
     err_set(e, ERR_INPUT, "plain HTTP to %s is not allowed", host);
     return err_hint(e, "list %s among the plain-HTTP hosts, if you trust the network", host);
-}
-
-/* The URL that `location` means in an answer to a request of `base`. */
-static int resolve_location(char **out, const char *base, const char *location, struct err *e)
-{
-    CURLU *url = curl_url();
-    char *text = NULL;
-    int rc = 0;
-
-    if (!url)
-        return err_nomem(e, "URL");
-    if (curl_url_set(url, CURLUPART_URL, base, 0) == CURLUE_OK &&
-        curl_url_set(url, CURLUPART_URL, location, 0) == CURLUE_OK)
-        rc = url_part(&text, url, CURLUPART_URL, 0, e);
-    curl_url_cleanup(url);
-    if (rc < 0)
-        return rc;
-    if (!text)
-        return err_set(e, ERR_UNSUPPORTED, "a redirect to something else than http or https");
-    *out = text;
-    return 0;
-}
-
-char *http_printable_url(const char *text)
-{
-    CURLU *url = curl_url();
-    char *printable = NULL;
-    struct err ignored = ERR_INIT;
-    int rc = 0;
-
-    if (url && curl_url_set(url, CURLUPART_URL, text, 0) == CURLUE_OK) {
-        (void)curl_url_set(url, CURLUPART_USER, NULL, 0);
-        (void)curl_url_set(url, CURLUPART_PASSWORD, NULL, 0);
-        (void)curl_url_set(url, CURLUPART_QUERY, NULL, 0);
-        (void)curl_url_set(url, CURLUPART_FRAGMENT, NULL, 0);
-        rc = url_part(&printable, url, CURLUPART_URL, 0, &ignored);
-    }
-    curl_url_cleanup(url);
-    return printable || rc < 0 ? printable : mem_strdup("(malformed URL)");
-}
-
-char *http_escape(const char *text)
-{
-    char *escaped = curl_easy_escape(NULL, text, 0);
-
-    if (!escaped)
-        return NULL;
-    char *copy = mem_strdup(escaped);
-    curl_free(escaped);
-    return copy;
 }
 
 /* ---- One transfer ----------------------------------------------------------------------- */
@@ -288,13 +199,24 @@ static bool is_redirect(int status)
     return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
 }
 
+static void note_arrival(struct transfer *t, size_t len)
+{
+    t->active_ms = clock_ms();
+    if (t->window_ms == 0)
+        t->window_ms = t->active_ms;
+    t->window_len += len;
+}
+
 static size_t on_header(char *data, size_t size, size_t count, void *ctx)
 {
     struct transfer *t = ctx;
     size_t len = size * count;
 
-    t->active_ms = clock_ms();
-    if (http_response_line(&t->response, data, len, t->e) < 0) {
+    note_arrival(t, len);
+    t->header_len += len;
+    if (t->header_len > HEADER_MAX)
+        err_set(t->e, ERR_LIMIT, "the answer has more than %d bytes of header", HEADER_MAX);
+    if (t->header_len > HEADER_MAX || http_response_line(&t->response, data, len, t->e) < 0) {
         t->failed = true;
         return 0;
     }
@@ -333,6 +255,7 @@ static size_t on_body(char *data, size_t size, size_t count, void *ctx)
     size_t len = size * count;
     int rc;
 
+    note_arrival(t, len);
     if (t->following)
         return drop(t, len);
     if (request->sink && is_success(t->response.status))
@@ -341,9 +264,30 @@ static size_t on_body(char *data, size_t size, size_t count, void *ctx)
         rc = keep(t, data, len);
     else
         return drop(t, len);
-    t->active_ms = clock_ms();
+    /* A slow disk is not a slow network. */
+    int64_t taken_ms = clock_ms() - t->active_ms;
+    t->active_ms += taken_ms;
+    t->window_ms += taken_ms;
     t->failed = rc < 0;
     return rc < 0 || t->enough ? 0 : len;
+}
+
+/* True, with the error set, when it was the proxy that did not let us through. */
+static bool proxy_refused(struct worker *w, struct err *e)
+{
+    long status = 0;
+
+    (void)curl_easy_getinfo(w->easy, CURLINFO_HTTP_CONNECTCODE, &status);
+    if (status == 0 || is_success((int)status))
+        return false;
+    if (status == 407) {
+        err_set(e, ERR_DENIED, "the proxy wants a login");
+        err_hint(e, "put it into the proxy's URL: https_proxy=http://USER:PASSWORD@HOST:PORT");
+    } else {
+        err_set(e, ERR_NET, "the proxy answers with status %ld", status);
+        err_hint(e, "check https_proxy and no_proxy");
+    }
+    return true;
 }
 
 /* libcurl's word for what went wrong, in ours. */
@@ -367,9 +311,9 @@ static int transfer_error(const struct http *h, struct worker *w, CURLcode code,
         {CURLE_SSL_CONNECT_ERROR, ERR_NET, "no TLS connection",
          "if it speaks plain HTTP, list it among the plain-HTTP hosts"},
         {CURLE_PEER_FAILED_VERIFICATION, ERR_DENIED, "its TLS certificate is not trusted",
-         "name the CA's certificate file in SSL_CERT_FILE, if it is a private one"},
+         "if its CA is a private one, name the CA's certificate: --ca FILE"},
         {CURLE_SSL_CACERT_BADFILE, ERR_INPUT, "the file of CA certificates cannot be read",
-         "check SSL_CERT_FILE"},
+         "check --ca, 'ca' in registries.yaml, certs.d and SSL_CERT_FILE"},
         {CURLE_URL_MALFORMAT, ERR_INPUT, "not a URL", NULL},
         {CURLE_UNSUPPORTED_PROTOCOL, ERR_INPUT, "not an http or https URL", NULL},
     };
@@ -378,6 +322,8 @@ static int transfer_error(const struct http *h, struct worker *w, CURLcode code,
     (void)curl_easy_getinfo(w->easy, CURLINFO_OS_ERRNO, &sys);
     if (code == CURLE_OUT_OF_MEMORY)
         return err_nomem(e, "HTTP request");
+    if (proxy_refused(w, e))
+        return -(int)e->class;
     if (code == CURLE_OPERATION_TIMEDOUT) {
         err_set(e, ERR_NET, "no connection within %lld ms",
                 (long long)h->options.connect_timeout_ms);
@@ -401,13 +347,36 @@ static int transfer_error(const struct http *h, struct worker *w, CURLcode code,
     return err_set(e, ERR_NET, "%s", curl_easy_strerror(code));
 }
 
-static int check_time(const struct http *h, const struct transfer *t, int64_t deadline_ms,
-                      struct err *e)
+/* Bytes that drip keep a connection for ever without ever stalling. */
+static int check_rate(const struct http *h, struct transfer *t, int64_t now, struct err *e)
 {
+    int64_t window_ms = now - t->window_ms;
+
+    if (t->window_ms == 0 || window_ms < h->options.stall_timeout_ms)
+        return 0;
+    if (t->window_len < (uint64_t)window_ms * HTTP_MIN_RATE / 1000) {
+        err_set(e, ERR_NET, "only %llu bytes have arrived in %lld ms",
+                (unsigned long long)t->window_len, (long long)window_ms);
+        e->sys = ETIMEDOUT;
+        return -(int)e->class;
+    }
+    t->window_ms = now;
+    t->window_len = 0;
+    return 0;
+}
+
+static int check_time(const struct http *h, struct transfer *t, int64_t deadline_ms, struct err *e)
+{
+    const struct http_request *request = t->request;
     int64_t now = clock_ms();
 
     if (cancel_check(h->options.cancel, e) < 0)
         return -(int)e->class;
+    if (request->given_up && atomic_load(request->given_up))
+        return err_set(e, ERR_CANCELLED, "no longer wanted");
+    if (now >= t->answer_deadline_ms && t->window_ms == 0)
+        return err_set(e, ERR_TIMEOUT, "no answer within %lld ms",
+                       (long long)request->answer_timeout_ms);
     if (now >= deadline_ms)
         return err_set(e, ERR_TIMEOUT, "no complete answer within %lld ms",
                        (long long)t->request->total_timeout_ms);
@@ -417,7 +386,7 @@ static int check_time(const struct http *h, const struct transfer *t, int64_t de
         e->sys = ETIMEDOUT;
         return -(int)e->class;
     }
-    return 0;
+    return check_rate(h, t, now, e);
 }
 
 /* Runs the prepared transfer to its end. */
@@ -439,8 +408,11 @@ static int drive(struct http *h, struct worker *w, struct transfer *t, int64_t d
         if (check_time(h, t, deadline_ms, e) < 0)
             return -(int)e->class;
         int64_t wait = h->options.stall_timeout_ms / 2 + 1;
-        int64_t until = deadline_ms - clock_ms();
-        wait = wait > POLL_MS ? POLL_MS : wait;
+        int64_t until = deadline_ms < t->answer_deadline_ms || t->window_ms != 0
+                            ? deadline_ms - clock_ms()
+                            : t->answer_deadline_ms - clock_ms();
+        int64_t most = t->request->given_up ? GIVEN_UP_MS : POLL_MS;
+        wait = wait > most ? most : wait;
         wait = wait > until ? until : wait;
         if (curl_multi_poll(w->multi, &stop, stop_count, wait > 0 ? (int)wait : 0, NULL) !=
             CURLM_OK)
@@ -449,6 +421,15 @@ static int drive(struct http *h, struct worker *w, struct transfer *t, int64_t d
     CURLMsg *message = curl_multi_info_read(w->multi, &left);
     *result = message ? message->data.result : CURLE_FAILED_INIT;
     return 0;
+}
+
+static char *range_line(const struct http_request *request)
+{
+    unsigned long long first = request->range_first;
+    unsigned long long last = request->range_last;
+
+    return last > 0 ? mem_printf("Range: bytes=%llu-%llu", first, last)
+                    : mem_printf("Range: bytes=%llu-", first);
 }
 
 static bool add_line(struct curl_slist **list, const char *line)
@@ -478,8 +459,7 @@ static int build_headers(struct curl_slist **out, const struct http_request *req
         fine = line && add_line(&list, line);
     }
     if (fine && request->ranged) {
-        AUTO_FREE char *line =
-            mem_printf("Range: bytes=%llu-", (unsigned long long)request->range_first);
+        AUTO_FREE char *line = range_line(request);
         fine = line && add_line(&list, line);
     }
     if (!fine) {
@@ -489,6 +469,14 @@ static int build_headers(struct curl_slist **out, const struct http_request *req
     *out = list;
     return 0;
 }
+
+/* Where the next request of a chain goes, and what it may carry. */
+struct hop {
+    char *url;
+    struct origin origin;
+    const struct buf *pem; /* CA certificates; NULL for plain HTTP; borrowed */
+    const char *authorization;
+};
 
 /* True when all options were taken. */
 static bool set_method(CURL *easy, const struct http_request *request)
@@ -508,14 +496,15 @@ static bool set_method(CURL *easy, const struct http_request *request)
     return curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, method) == CURLE_OK;
 }
 
-static bool set_options(const struct http *h, struct worker *w, struct transfer *t, const char *url,
-                        const struct origin *o, struct curl_slist *headers)
+static bool set_options(const struct http *h, struct worker *w, struct transfer *t,
+                        const struct hop *hop, struct curl_slist *headers)
 {
     CURL *easy = w->easy;
+    const struct buf *pem = hop->pem;
     bool fine = true;
 
 #define SET(option, value) fine = curl_easy_setopt(easy, option, value) == CURLE_OK && fine
-    SET(CURLOPT_URL, url);
+    SET(CURLOPT_URL, hop->url);
     SET(CURLOPT_PROTOCOLS_STR, "http,https");
     SET(CURLOPT_NOSIGNAL, 1L);
     SET(CURLOPT_FOLLOWLOCATION, 0L);
@@ -530,20 +519,15 @@ static bool set_options(const struct http *h, struct worker *w, struct transfer 
     SET(CURLOPT_WRITEDATA, t);
     if (h->ca_file)
         SET(CURLOPT_CAINFO, h->ca_file);
-    if (http_host_is_loopback(o->host))
+    if (pem && pem->len > 0)
+        SET(CURLOPT_CAINFO_BLOB, (&(struct curl_blob){pem->data, pem->len, CURL_BLOB_NOCOPY}));
+    if (http_host_is_loopback(hop->origin.host))
         SET(CURLOPT_PROXY, ""); /* a proxy's loopback is another one */
 #undef SET
     /* For speed only: libcurl 7.88 refuses it on a handle whose last try found no host name. */
     (void)curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, (long)BUFFER_BYTES);
     return fine && set_method(easy, t->request);
 }
-
-/* Where the next request of a chain goes, and what it may carry. */
-struct hop {
-    char *url;
-    struct origin origin;
-    const char *authorization;
-};
 
 /* Sends one request to one URL and takes the answer; what came is in t->response. */
 static int transfer_once(struct http *h, struct transfer *t, const struct hop *hop,
@@ -561,10 +545,16 @@ static int transfer_once(struct http *h, struct transfer *t, const struct hop *h
         return err_nomem(e, "HTTP connection");
     }
     t->active_ms = clock_ms();
+    t->answer_deadline_ms = t->request->answer_timeout_ms > 0
+                                ? t->active_ms + t->request->answer_timeout_ms
+                                : INT64_MAX;
+    t->window_ms = 0;
+    t->window_len = 0;
+    t->header_len = 0;
     t->dropped = 0;
     t->enough = false;
     t->following = false;
-    if (!set_options(h, w, t, hop->url, &hop->origin, headers) ||
+    if (!set_options(h, w, t, hop, headers) ||
         curl_multi_add_handle(w->multi, w->easy) != CURLM_OK) {
         rc = err_nomem(e, "HTTP request");
     } else {
@@ -588,35 +578,6 @@ static void hop_fini(struct hop *hop)
     origin_fini(&hop->origin);
 }
 
-int http_redirect(char **out, bool *same_origin, const char *base, const char *location,
-                  struct err *e)
-{
-    AUTO_FREE char *url = NULL;
-    struct origin from = {0};
-    struct origin to = {0};
-    int rc = 0;
-
-    if (resolve_location(&url, base, location, e) < 0 || origin_of(&from, base, e) < 0)
-        return -(int)e->class;
-    if (origin_of(&to, url, e) < 0) {
-        origin_fini(&from);
-        return e->class == ERR_NOMEM
-                   ? -ERR_NOMEM
-                   : err_set(e, ERR_UNSUPPORTED, "a redirect to something else than http or https");
-    }
-    bool same = origin_equal(&from, &to);
-    if (strcmp(from.scheme, "https") == 0 && strcmp(to.scheme, "http") == 0)
-        rc = err_set(e, ERR_UNSUPPORTED, "a redirect from https to plain http, at %s, is refused",
-                     to.host);
-    origin_fini(&from);
-    origin_fini(&to);
-    if (rc < 0)
-        return rc;
-    *same_origin = same;
-    *out = MOVE(url);
-    return 0;
-}
-
 static int hop_follow(struct hop *hop, const char *location, struct err *e)
 {
     AUTO_FREE char *url = NULL;
@@ -633,6 +594,57 @@ static int hop_follow(struct hop *hop, const char *location, struct err *e)
     return 0;
 }
 
+/*
+ * Collected certificates take the place of the file that libcurl would read, but not of the
+ * directory. Where the system's are in no directory, its file is collected too.
+ */
+static int collect(struct trust *t, const struct http *h, const struct origin *o, struct err *e)
+{
+    const curl_version_info_data *build = curl_version_info(CURLVERSION_NOW);
+    struct http_options system = {.ca_file = h->ca_file ? h->ca_file : build->cainfo};
+
+    if (trust_collect(&t->pem, &h->options, o->host, o->port, e) < 0)
+        return -(int)e->class;
+    if (t->pem.len == 0 || (!h->ca_file && (build->capath || !build->cainfo)))
+        return 0;
+    return trust_collect(&t->pem, &system, o->host, o->port, e);
+}
+
+/* The certificates for a hop, collected once for each origin. */
+static int find_trust(struct http *h, struct hop *hop, struct err *e)
+{
+    AUTO_FREE char *host = mem_printf("%s:%s", hop->origin.host, hop->origin.port);
+    struct trust *t;
+    int rc = 0;
+
+    hop->pem = NULL;
+    if (!host)
+        return err_nomem(e, "CA certificates");
+    if (strcmp(hop->origin.scheme, "https") != 0)
+        return 0;
+    (void)pthread_mutex_lock(&h->lock);
+    for (t = h->trusts; t && strcmp(t->host, host) != 0;)
+        t = t->next;
+    if (!t) {
+        t = mem_zalloc(sizeof(*t));
+        if (t) {
+            buf_init(&t->pem, LIMIT_CERTIFICATES);
+            t->host = MOVE(host);
+        }
+        rc = t ? collect(t, h, &hop->origin, e) : err_nomem(e, "CA certificates");
+        if (rc == 0) {
+            t->next = h->trusts;
+            h->trusts = t;
+        } else if (t) {
+            trust_free(t);
+        }
+    }
+    (void)pthread_mutex_unlock(&h->lock);
+    if (rc == 0)
+        hop->pem = &t->pem;
+    return rc;
+}
+
 static int perform(struct http *h, struct transfer *t, struct hop *hop, struct err *e)
 {
     int64_t limit = t->request->total_timeout_ms;
@@ -640,7 +652,7 @@ static int perform(struct http *h, struct transfer *t, struct hop *hop, struct e
 
     for (int redirects = 0;; redirects++) {
         if (cancel_check(h->options.cancel, e) < 0 || check_plain(h, &hop->origin, e) < 0 ||
-            transfer_once(h, t, hop, deadline_ms, e) < 0)
+            find_trust(h, hop, e) < 0 || transfer_once(h, t, hop, deadline_ms, e) < 0)
             return -(int)e->class;
         if (!t->following)
             return 0;

@@ -22,6 +22,7 @@ void http_response_fini(struct http_response *r)
     free(r->content_digest);
     free(r->authenticate);
     free(r->location);
+    free(r->encoding);
     http_response_init(r);
 }
 
@@ -68,26 +69,37 @@ int64_t http_parse_retry_after(const char *text, int64_t now_seconds)
     return (int64_t)seconds * 1000;
 }
 
-/* "bytes first-last/total", where total may be "*" (RFC 9110, section 14.4). */
-static void parse_content_range(struct http_response *r, const char *text)
+bool http_parse_rate(const char *text, uint64_t *out)
+{
+    uint64_t value = 0;
+
+    if (!take_number(&text, &value) || (*text != '\0' && !strchr(",; \t", *text)))
+        return false;
+    *out = value;
+    return true;
+}
+
+bool http_parse_content_range(struct http_response *r, const char *text)
 {
     uint64_t first = 0;
     uint64_t last = 0;
     uint64_t total = 0;
 
     if (strncasecmp(text, "bytes ", strlen("bytes ")) != 0)
-        return;
+        return false;
     text += strlen("bytes ");
     if (!take_number(&text, &first) || *text++ != '-' || !take_number(&text, &last) ||
         *text++ != '/' || last < first)
-        return;
+        return false;
     bool star = strcmp(text, "*") == 0;
     if (!star && (!take_number(&text, &total) || *text != '\0' || total <= last))
-        return;
+        return false;
     r->has_range = true;
     r->range_first = first;
+    r->range_last = last;
     r->has_range_total = !star;
     r->range_total = total;
+    return true;
 }
 
 static int replace(char **field, const char *value, struct err *e)
@@ -142,10 +154,16 @@ static int set_field(struct http_response *r, const char *name, const char *valu
         return join(&r->authenticate, value, e);
     if (strcasecmp(name, "Location") == 0)
         return replace(&r->location, value, e);
+    if (strcasecmp(name, "Content-Encoding") == 0 && strcasecmp(value, "identity") != 0)
+        return replace(&r->encoding, value, e);
     if (strcasecmp(name, "Retry-After") == 0)
         r->retry_after_ms = http_parse_retry_after(value, clock_wall_ns() / 1000000000);
     if (strcasecmp(name, "Content-Range") == 0)
-        parse_content_range(r, value);
+        (void)http_parse_content_range(r, value);
+    if (strcasecmp(name, "RateLimit-Remaining") == 0 && http_parse_rate(value, &r->rate_remaining))
+        r->has_remaining = true;
+    if (strcasecmp(name, "RateLimit-Limit") == 0)
+        (void)http_parse_rate(value, &r->rate_limit);
     if (strcasecmp(name, "Content-Length") == 0 && take_number(&at, &length) && *at == '\0') {
         r->has_length = true;
         r->length = length;
@@ -192,7 +210,7 @@ int http_status_error(struct err *e, const struct http_response *r, const char *
         class = ERR_NOTFOUND;
         what = "not found, ";
     } else if (status == 429) {
-        class = ERR_LIMIT;
+        class = ERR_RATE;
         what = "rate limit reached, ";
     } else if (status == 408 || (status >= 500 && status != 501)) {
         class = ERR_NET;

@@ -15,27 +15,82 @@
 #include "base/json.h"
 #include "oci/oci.h"
 
+/* ---- Where registries are (docs/registries.md) --------------------------------------------- */
+
+/* Another place that has what a registry has. */
+struct registry_mirror {
+    /* "https://cache.corp" or with a prefix, "https://cache.corp/hub": what is team/app at the
+     * registry is hub/team/app there. A path with "v2" in it is where the API is. */
+    char *url;
+    char *ca_file;      /* PEM; trusted for this host beside the system's; NULL: none */
+    int64_t timeout_ms; /* until an answer begins, and for a whole manifest; 0: no such limit */
+    bool digests_only;  /* is not asked for tags */
+};
+
+/* What is known of one registry, or of one namespace of it. Of several that fit, the longest name
+ * counts. */
+struct registry_host {
+    char *name; /* "docker.io", "docker.io/library", "*.corp", "*" */
+    struct registry_mirror *mirrors;
+    size_t mirror_count;
+    bool mirrors_only; /* the registry itself is never spoken to, not even for a token */
+    bool plain_http;   /* the registry speaks plain HTTP */
+    char *ca_file;     /* as above, for the registry itself */
+};
+
+/* All zero: nothing known. */
+struct registry_network {
+    struct registry_host *hosts;
+    size_t host_count;
+    char *ca_file; /* PEM; trusted for every host beside the system's; NULL: none */
+    /* For registry_options, where they are 0. */
+    int64_t connect_timeout_ms, stall_timeout_ms;
+    int64_t retry_wait_ms; /* before the second try; doubles; 0: 500 */
+    unsigned tries;
+    unsigned requests_per_minute; /* to one host; 0: as many as there are */
+};
+void registry_network_fini(struct registry_network *n);
+
+/* ERR_INPUT when a mirror's url is none. */
+int registry_mirror_check(const char *url, struct err *e) MUST_USE;
+
 /* ---- Registry client --------------------------------------------------------------------- */
 
 /* Pointers are borrowed until registry_free. */
 struct registry_options {
+    const struct registry_network *network; /* mirrors, certificates, limits; NULL: none */
     /* Hosts spoken to over plain HTTP, besides loopback addresses and localhost; NULL-terminated
      * or NULL. */
     const char *const *plain_http_hosts;
-    /* docker's config.json; NULL: the file $REGISTRY_AUTH_FILE, else config.json in $DOCKER_CONFIG
-     * or in ~/.docker. */
+    /* docker's config.json; NULL: the file $REGISTRY_AUTH_FILE, else the first of these that has a
+     * login: config.json in $DOCKER_CONFIG (without that: $XDG_RUNTIME_DIR/containers/auth.json,
+     * ~/.config/containers/auth.json, ~/.docker/config.json). */
     const char *config_path;
-    int64_t connect_timeout_ms;  /* 0: 10,000 */
-    int64_t stall_timeout_ms;    /* no bytes for this long ends a try; 0: 30,000 */
-    unsigned tries;              /* for what err_retryable says; 0: 5 */
+    int64_t connect_timeout_ms; /* 0: 10,000 */
+    int64_t stall_timeout_ms;   /* no bytes for this long ends a try; 0: 30,000 */
+    unsigned tries;             /* for what err_retryable says; 0: 5 */
+    /* Directories with HOST[:PORT]/NAME.crt; NULL: those of docker, podman and containerd. */
+    const char *const *certs_dirs;
     const struct cancel *cancel; /* may be NULL */
 };
 
-/* One client serves all threads of a run: it holds the tokens, the rate gates of the hosts
- * (a 429 pauses everyone who talks to that host) and the counters. */
+/*
+ * One client serves all threads of a run: it holds the tokens, the rate gates of the hosts
+ * (a 429 pauses everyone who talks to that host) and the counters.
+ *
+ * Where a registry has mirrors, each operation asks them in order, once each, and the registry last
+ * (with all tries), unless that is not to be asked: whatever goes wrong with one, wrong bytes too,
+ * leads to the next. A mirror that fails three times in a row is left alone for the client's life.
+ * An error names every place that was asked, and what it said.
+ */
 struct registry;
 struct registry_stats {
     uint64_t manifest_heads, manifest_gets, blob_gets, blob_bytes, retries;
+    uint64_t mirrored;   /* manifests, tags and blobs that a mirror gave */
+    uint64_t rate_waits; /* answers of status 429 */
+    /* The least that a host has left us (RateLimit-Remaining of its last answer), if any says. */
+    bool has_quota;
+    uint64_t quota_remaining, quota_limit; /* 0: it does not say out of how many */
 };
 
 int registry_new(struct registry **out, const struct registry_options *options,
@@ -65,9 +120,11 @@ struct registry_progress {
 
 /*
  * Downloads a blob to `fd` (open for reading and writing), continuing what it already holds (a
- * partial file of an earlier try or run), verifies size and digest of the whole. Wrong bytes are
- * fetched once more; on ERR_DIGEST the file is truncated to 0, after other errors it keeps what has
- * arrived. The caller syncs and renames.
+ * partial file of an earlier try or run), verifies size and digest of the whole. A big blob comes
+ * over several connections; until it is whole, its file is longer than the blob and ends with a map
+ * of the parts that are there (registry/ranges.c). Wrong bytes are fetched once more; on ERR_DIGEST
+ * the file is truncated to 0, after other errors it keeps what has arrived. The caller syncs and
+ * renames.
  */
 int registry_blob(struct registry *r, const struct oci_ref *ref, const struct oci_descriptor *d,
                   int fd, const struct registry_progress *progress, struct err *e) MUST_USE;
@@ -126,7 +183,7 @@ DEFINE_AUTO(e2b, e2b_free)
  * ERR_STEP: the build failed, with the server's reason. ERR_TIMEOUT: not ready in time. ERR_DENIED:
  * key, or an alias of someone else. ERR_BUSY: others keep taking the alias. ERR_UNSUPPORTED:
  * refused by the server, or a text holds '<', which servers may take for markup. ERR_NET,
- * ERR_LIMIT, ERR_CORRUPT. Thread-safe.
+ * ERR_RATE, ERR_LIMIT, ERR_CORRUPT. Thread-safe.
  */
 int e2b_register(struct e2b *c, const struct e2b_template *t, e2b_log *log, void *ctx,
                  struct e2b_result *out, struct err *e) MUST_USE;

@@ -5,8 +5,7 @@
  */
 #include <string.h>
 
-#include "fuzz.h"
-#include "oci/oci.h"
+#include "layer_checks.h"
 
 struct portions {
     const uint8_t *data;
@@ -27,39 +26,6 @@ static int read_portion(void *self, uint64_t off, void *data, size_t len, size_t
     return 0;
 }
 
-static int drop(void *self UNUSED, const void *data UNUSED, size_t len UNUSED, struct err *e UNUSED)
-{
-    return 0;
-}
-
-static void check_index(const struct oci_layer *layer)
-{
-    struct err e = ERR_INIT;
-    AUTO_BUF struct buf bytes;
-    AUTO_BUF struct buf again;
-    AUTO_OCI_LAYER struct oci_layer *decoded = NULL;
-    buf_init(&bytes, LIMIT_LAYER_INDEX);
-    buf_init(&again, LIMIT_LAYER_INDEX);
-    PROMISE(oci_layer_encode(layer, &bytes, &e) == 0);
-    PROMISE(oci_layer_decode(&decoded, bytes.data, bytes.len, &e) == 0);
-    PROMISE(oci_layer_encode(decoded, &again, &e) == 0);
-    PROMISE(bytes.len == again.len && memcmp(bytes.data, again.data, bytes.len) == 0);
-}
-
-static void check_tree(struct oci_layer *layer)
-{
-    struct err e = ERR_INIT;
-    AUTO_OCI_TREE struct oci_tree *tree = NULL;
-    struct oci_layer *const twice[] = {layer, layer};
-    int rc = oci_tree_merge(&tree, twice, ARRAY_LEN(twice), &e);
-    PROMISE_ERROR(rc, &e);
-    if (rc < 0)
-        return;
-    for (size_t i = 0; i < oci_tree_count(tree); i++)
-        PROMISE((*oci_tree_node(tree, i).name == '\0') == (i == 0));
-    PROMISE(oci_tree_dump(tree, &(struct sink){.write = drop}, &e) == 0);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct err e = ERR_INIT;
@@ -77,7 +43,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     PROMISE(rc != -ERR_DIGEST);
     if (rc < 0)
         return 0;
-    check_index(layer);
+    AUTO_BUF struct buf bytes;
+    buf_init(&bytes, LIMIT_LAYER_INDEX);
+    check_index(layer, &bytes);
     check_tree(layer);
     return 0;
 }

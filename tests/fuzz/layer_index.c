@@ -15,7 +15,7 @@ static void check_tree(struct oci_layer *layer)
 {
     struct err e = ERR_INIT;
     AUTO_OCI_TREE struct oci_tree *tree = NULL;
-    int rc = oci_tree_merge(&tree, &layer, 1, &e);
+    int rc = oci_tree_merge(&tree, &layer, 1, NULL, &e);
     PROMISE_ERROR(rc, &e);
     if (rc == 0)
         PROMISE(oci_tree_dump(tree, &(struct sink){.write = drop}, &e) == 0);

@@ -66,6 +66,16 @@ size_t fake_range(const struct fake_request *request)
     return (size_t)strtoull(value + strlen("bytes="), NULL, 10);
 }
 
+size_t fake_range_end(const struct fake_request *request, size_t size)
+{
+    char value[64];
+    char *dash = NULL;
+
+    if (fake_header(request, "Range", value, sizeof(value)))
+        dash = strchr(value, '-');
+    return dash && dash[1] ? (size_t)strtoull(dash + 1, NULL, 10) + 1 : size;
+}
+
 void fake_add_header(struct fake_reply *reply, const char *fmt, ...)
 {
     size_t len = strlen(reply->headers);
@@ -101,16 +111,53 @@ static void wait_for_end(int fd)
         ;
 }
 
+/* Ways of sending that end only when the client does. */
+static void send_forever(int fd, const struct fake_reply *reply)
+{
+    static const char line[] =
+        "X-Filler: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n";
+    char size[32];
+
+    switch ((int)reply->end) {
+    case FAKE_HEADERS:
+        while (send_all(fd, line, strlen(line)))
+            ;
+        break;
+    case FAKE_DRIP: {
+        struct pollfd gone = {.fd = fd, .events = POLLIN};
+        const char *at = reply->body;
+        const char *end = at + reply->body_len;
+        while (poll(&gone, 1, 20) == 0 && at < end && send_all(fd, at, 1))
+            at++;
+        break;
+    }
+    default:
+        snprintf(size, sizeof(size), "%zx\r\n", reply->body_len);
+        while (send_all(fd, size, strlen(size)) && send_all(fd, reply->body, reply->body_len) &&
+               send_all(fd, "\r\n", 2))
+            ;
+        break;
+    }
+}
+
 /* True when the connection stays usable. */
 static bool send_reply(int fd, const struct fake_request *request, const struct fake_reply *reply)
 {
     char head[4096];
+    bool forever = reply->end == FAKE_DRIP || reply->end == FAKE_ENDLESS;
     bool length = strcasestr(reply->headers, "content-length:") ||
                   strcasestr(reply->headers, "transfer-encoding:");
     int len =
         snprintf(head, sizeof(head), "HTTP/1.1 %d Status\r\n%s", reply->status, reply->headers);
 
-    if (!length)
+    if (reply->end == FAKE_HEADERS) {
+        if (send_all(fd, head, (size_t)len))
+            send_forever(fd, reply);
+        return false;
+    }
+    if (reply->end == FAKE_ENDLESS)
+        len += snprintf(head + len, sizeof(head) - (size_t)len, "Transfer-Encoding: chunked\r\n");
+    else if (!length)
         len += snprintf(head + len, sizeof(head) - (size_t)len, "Content-Length: %zu\r\n",
                         reply->body_len);
     len += snprintf(head + len, sizeof(head) - (size_t)len, "\r\n");
@@ -119,6 +166,10 @@ static bool send_reply(int fd, const struct fake_request *request, const struct 
     size_t body_len = strcmp(request->method, "HEAD") == 0 ? 0 : reply->body_len;
     if (reply->end != FAKE_WHOLE && body_len > reply->cut_after)
         body_len = reply->cut_after;
+    if (forever && strcmp(request->method, "HEAD") != 0) {
+        send_forever(fd, reply);
+        return false;
+    }
     if (!send_all(fd, reply->body, body_len) || reply->end == FAKE_CLOSE)
         return false;
     if (reply->end == FAKE_RESET) {

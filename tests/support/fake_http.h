@@ -23,12 +23,17 @@ bool fake_header(const struct fake_request *request, const char *name, char *out
 
 /* First byte asked for by "Range: bytes=N-"; 0 when there is no such header. */
 size_t fake_range(const struct fake_request *request);
+/* Byte behind the last one asked for by "Range: bytes=N-M"; `size` when there is no such header. */
+size_t fake_range_end(const struct fake_request *request, size_t size);
 
 enum fake_end {
-    FAKE_WHOLE, /* the body is sent whole, the connection stays */
-    FAKE_CLOSE, /* after `cut_after` bytes of the body the connection is closed */
-    FAKE_RESET, /* ... is reset */
-    FAKE_STALL  /* ... nothing more is sent until the client goes away */
+    FAKE_WHOLE,   /* the body is sent whole, the connection stays */
+    FAKE_CLOSE,   /* after `cut_after` bytes of the body the connection is closed */
+    FAKE_RESET,   /* ... is reset */
+    FAKE_STALL,   /* ... nothing more is sent until the client goes away */
+    FAKE_DRIP,    /* the body is sent byte by byte, slowly */
+    FAKE_ENDLESS, /* the body, in chunks, is sent again and again until the client goes away */
+    FAKE_HEADERS  /* header lines are sent until the client goes away */
 };
 
 struct fake_reply {

@@ -382,7 +382,7 @@ static void documents_match_their_digests(void **state)
         struct image_room room;
         struct image *image = NULL;
         AUTO_FREE char *reference = mem_printf("oci:%s/runs", t.path);
-        assert_int_equal(image_room_open(&room, t.store, &(struct registry_options){0}, &e), 0);
+        assert_int_equal(image_room_open(&room, t.store, &(struct image_options){0}, NULL, &e), 0);
         assert_int_equal(image_resolve(&image, &room, reference, &e), -ERR_DIGEST);
         assert_null(image);
         image_room_close(&room);

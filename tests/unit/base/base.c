@@ -20,6 +20,7 @@
 #include "base/digest.h"
 #include "base/file.h"
 #include "base/io.h"
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/pool.h"
@@ -379,6 +380,23 @@ static void clock_text_round_trips(void **state)
     assert_true(clock_parse("yesterday") == -1);
 }
 
+static void hashes_depend_on_all_their_input(void **state)
+{
+    (void)state;
+    struct err e = ERR_INIT;
+    struct hash_key key;
+    struct hash_key other;
+    assert_int_equal(hash_key_draw(&key, &e), 0);
+    assert_int_equal(hash_key_draw(&other, &e), 0);
+    uint64_t hash = hash_bytes(&key, 7, "some name", 9);
+    assert_true(hash == hash_bytes(&key, 7, "some name", 9));
+    assert_true(hash != hash_bytes(&other, 7, "some name", 9));
+    assert_true(hash != hash_bytes(&key, 8, "some name", 9));
+    assert_true(hash != hash_bytes(&key, 7, "some name", 10)); /* the NUL too */
+    assert_true(hash != hash_bytes(&key, 7, "some_name", 9));
+    assert_true(hash_bytes(&key, 0, NULL, 0) == hash_bytes(&key, 0, "", 0));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -392,6 +410,7 @@ int main(void)
         cmocka_unit_test(files_appear_whole),
         cmocka_unit_test(locks_exclude),
         cmocka_unit_test(processes_end_as_told),
+        cmocka_unit_test(hashes_depend_on_all_their_input),
         cmocka_unit_test(pool_keeps_order_and_first_error),
         cmocka_unit_test(text_cannot_drive_a_terminal),
         cmocka_unit_test(clock_text_round_trips),

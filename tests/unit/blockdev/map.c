@@ -104,6 +104,36 @@ static void test_overlay(void **state)
     assert_class(block_map_overlay(&out, small, large, NULL, &e), ERR_CORRUPT);
 }
 
+static void test_delta(void **state)
+{
+    (void)state;
+    struct err e = ERR_INIT;
+    static const struct {
+        const char *lower, *target, *data, *zeros;
+    } cases[] = {
+        {"aaaa", "aaaa", "....", "...."},         {"aaaa", "....", "....", "aaaa"},
+        {"....", "aaaa", "aaaa", "...."},         {"aab..a", "aa.c.a", "...c..", "..b..."},
+        {"aaaa", "abba", ".bb.", "...."},         {"abab", "baba", "baba", "...."},
+        {".aa..b", "cccccc", "cccccc", "......"}, {"aaaaaa", ".aa..a", "......", "a..aa."},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        AUTO_BLOCK_MAP struct block_map *lower = map_of(cases[i].lower);
+        AUTO_BLOCK_MAP struct block_map *target = map_of(cases[i].target);
+        AUTO_BLOCK_MAP struct block_map *data = NULL, *zeros = NULL, *again = NULL;
+        assert_ok(block_map_delta(&data, &zeros, lower, target, &e));
+        assert_same(data, cases[i].data);
+        assert_same(zeros, cases[i].zeros);
+        assert_ok(block_map_overlay(&again, lower, data, zeros, &e));
+        assert_same(again, cases[i].target);
+    }
+    AUTO_BLOCK_MAP struct block_map *small = map_of("a"), *large = map_of("aa.");
+    AUTO_BLOCK_MAP struct block_map *data = NULL, *zeros = NULL;
+    assert_ok(block_map_delta(&data, &zeros, small, large, &e));
+    assert_same(data, ".a.");
+    assert_same(zeros, "...");
+    assert_class(block_map_delta(&data, &zeros, large, small, &e), ERR_CORRUPT);
+}
+
 static void test_copy_range(void **state)
 {
     (void)state;
@@ -208,6 +238,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_build),
         cmocka_unit_test(test_overlay),
+        cmocka_unit_test(test_delta),
         cmocka_unit_test(test_copy_range),
         cmocka_unit_test(test_codec),
         cmocka_unit_test(test_reject),

@@ -45,7 +45,10 @@ static void test_accepted(void **state UNUSED)
         {"oci:/tmp/images", NULL, "/tmp/images", NULL, "oci:/tmp/images"},
         {"oci:rel/Dir:v1", NULL, "rel/Dir", "v1", "oci:rel/Dir:v1"},
         {"oci:/a@b/c:v1", NULL, "/a@b/c", "v1", "oci:/a@b/c:v1"},
-        {"oci:/a:b/c", NULL, "/a:b/c", NULL, "oci:/a:b/c"},
+        /* As skopeo has it: the first colon ends the path, names may look like image names. */
+        {"oci:/a:b/c", NULL, "/a", "b/c", "oci:/a:b/c"},
+        {"oci:d:ex.com/x:v1", NULL, "d", "ex.com/x:v1", "oci:d:ex.com/x:v1"},
+        {"oci:d:@3", NULL, "d", NULL, "oci:d:@3"},
         {"oci:d@" SHA256, NULL, "d", NULL, "oci:d@" SHA256},
     };
 
@@ -71,12 +74,65 @@ static void test_accepted(void **state UNUSED)
     }
 }
 
+/* Names of images in archives: containers-transports(5). */
+static void test_archives(void **state UNUSED)
+{
+    static const struct {
+        const char *text;
+        enum oci_transport transport;
+        const char *path;
+        const char *tag;
+        const char *printed;
+    } cases[] = {
+        {"oci-archive:/x.tar", OCI_LAYOUT_ARCHIVE, "/x.tar", NULL, "oci-archive:/x.tar"},
+        {"oci-archive:x.tar:v1", OCI_LAYOUT_ARCHIVE, "x.tar", "v1", "oci-archive:x.tar:v1"},
+        {"oci-archive:x.tar:a/b:v1", OCI_LAYOUT_ARCHIVE, "x.tar", "a/b:v1",
+         "oci-archive:x.tar:a/b:v1"},
+        {"oci-archive:x@" SHA256, OCI_LAYOUT_ARCHIVE, "x", NULL, "oci-archive:x@" SHA256},
+        {"docker-archive:x.tar", OCI_DOCKER_ARCHIVE, "x.tar", NULL, "docker-archive:x.tar"},
+        {"docker-archive:x.tar:debian", OCI_DOCKER_ARCHIVE, "x.tar",
+         "docker.io/library/debian:latest", "docker-archive:x.tar:docker.io/library/debian:latest"},
+        {"docker-archive:x.tar:r.io:5000/a/b:v1", OCI_DOCKER_ARCHIVE, "x.tar", "r.io:5000/a/b:v1",
+         "docker-archive:x.tar:r.io:5000/a/b:v1"},
+        {"docker-archive:x.tar:@2", OCI_DOCKER_ARCHIVE, "x.tar", NULL, "docker-archive:x.tar:@2"},
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct oci_ref ref;
+        struct err e = ERR_INIT;
+
+        if (oci_ref_parse(&ref, cases[i].text, &e) < 0)
+            fail_msg("%s: %s", cases[i].text, e.text);
+        assert_int_equal(ref.transport, cases[i].transport);
+        assert_string_equal(ref.repository, cases[i].path);
+        if (cases[i].tag)
+            assert_string_equal(ref.tag, cases[i].tag);
+        else
+            assert_null(ref.tag);
+        AUTO_FREE char *printed = oci_ref_print(&ref);
+        assert_string_equal(printed, cases[i].printed);
+        oci_ref_fini(&ref);
+    }
+}
+
 static void test_refused(void **state UNUSED)
 {
     static const char *const cases[] = {
         "",
         "docker://",
         "oci:",
+        "oci::x",
+        "oci:d:",
+        "oci:d:a b",
+        "oci:d:@",
+        "oci:d:@x",
+        "oci:d:@1234567",
+        "oci-archive:",
+        "docker-archive:",
+        "docker-archive:f:",
+        "docker-archive:f:A",
+        "docker-archive:f:x@" SHA256,
+        "docker-archive:f:oci:x",
         "Debian",
         "a/B",
         "debian:",
@@ -137,6 +193,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_accepted),
+        cmocka_unit_test(test_archives),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_login_is_masked),
     };

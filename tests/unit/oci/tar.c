@@ -227,8 +227,9 @@ static void sizes_without_data(void **state)
             tar_describe(&tar, "F after 2");
         tar_end(&tar);
         struct test_layer l;
-        if (data && !pax) { /* no unpacker expects that */
-            refuse(&tar, ERR_CORRUPT, "bad tar archive");
+        if (data && types[i / 8] != '1') { /* no unpacker expects that */
+            refuse(&tar, ERR_CORRUPT,
+                   "entry sized: 700 bytes of data behind an entry that is no file");
             buf_fini(&tar);
             continue;
         }
@@ -360,7 +361,8 @@ static void cut_anywhere(void **state)
         test_layer_fini(&l);
         buf_fini(&cut);
     }
-    assert_int_equal(last + 1, oci_layer_count(whole.layer));
+    /* The padding of the last file may lack. */
+    assert_int_equal(last, oci_layer_count(whole.layer));
     test_layer_fini(&whole);
     buf_fini(&tar);
 }

@@ -230,7 +230,7 @@ static int merge_texts(const char *const *texts, struct buf *out, struct err *e)
     }
     struct oci_tree *t = NULL;
     if (rc == 0)
-        rc = oci_tree_merge(&t, list, count, e);
+        rc = oci_tree_merge(&t, list, count, NULL, e);
     for (size_t i = 1; rc == 0 && i < oci_tree_count(t); i++)
         add_node(t, i, layers, out);
     oci_tree_free(t);
@@ -332,7 +332,7 @@ static void dump_texts(const char *const *texts, struct buf *out)
         list[count] = layers[count].layer;
     }
     struct oci_tree *t = NULL;
-    assert_int_equal(oci_tree_merge(&t, list, count, &e), 0);
+    assert_int_equal(oci_tree_merge(&t, list, count, NULL, &e), 0);
     struct sink sink = {.write = write_buf, .self = out};
     assert_int_equal(oci_tree_dump(t, &sink, &e), 0);
     oci_tree_free(t);
@@ -453,7 +453,7 @@ static void many_names_in_one_directory(void **state)
     struct timespec after;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
     struct oci_tree *t = NULL;
-    assert_int_equal(oci_tree_merge(&t, list, 4, &e), 0);
+    assert_int_equal(oci_tree_merge(&t, list, 4, NULL, &e), 0);
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
     assert_int_equal(oci_tree_count(t), 100000 + 4);
     assert_int_equal(oci_tree_node(t, 100003).layer, 3);
@@ -463,6 +463,23 @@ static void many_names_in_one_directory(void **state)
     oci_tree_free(t);
     test_layer_fini(&layers[0]);
     test_layer_fini(&layers[1]);
+}
+
+static void a_merge_can_be_cancelled(void **state)
+{
+    (void)state;
+    struct err e = ERR_INIT;
+    struct cancel cancel;
+    struct test_layer layer;
+    struct oci_tree *t = NULL;
+    assert_int_equal(test_layer_read_text(&layer, "F a 1", &e), 0);
+    assert_int_equal(cancel_init(&cancel, &e), 0);
+    assert_int_equal(oci_tree_merge(&t, &layer.layer, 1, &cancel, &e), 0);
+    oci_tree_free(t);
+    cancel_set(&cancel);
+    assert_int_equal(oci_tree_merge(&t, &layer.layer, 1, &cancel, &e), -ERR_CANCELLED);
+    cancel_fini(&cancel);
+    test_layer_fini(&layer);
 }
 
 static void add_components(struct buf *text, int count)
@@ -504,6 +521,7 @@ int main(void)
         cmocka_unit_test(order_does_not_show),
         cmocka_unit_test(type_matrix),
         cmocka_unit_test(many_names_in_one_directory),
+        cmocka_unit_test(a_merge_can_be_cancelled),
         cmocka_unit_test(path_through_links_has_a_limit),
     };
     for (size_t i = 0; i < ARRAY_LEN(more); i++)

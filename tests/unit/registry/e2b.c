@@ -488,7 +488,7 @@ static void limited_without_a_wait(void **state)
     buf_init(&said, LIMIT_TOKEN);
     setup("{\"answers\": [{\"on\": \"POST /v3\", \"status\": 429, \"headers\": {\"Retry-After\": "
           "\"0\"}, \"body\": {\"code\": 429, \"message\": \"x\"}}]}");
-    assert_int_equal(register_at(&options, &t, &said, &result, &e), -ERR_LIMIT);
+    assert_int_equal(register_at(&options, &t, &said, &result, &e), -ERR_RATE);
 }
 
 static void cancel_when_building(void *ctx, const char *line)

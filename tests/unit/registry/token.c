@@ -292,9 +292,9 @@ static void test_rate_limit(void **state UNUSED)
         {2, NULL, 0, 3},
         {2, "0", 0, 3},
         {1, "1", 0, 2},
-        {1000, NULL, -ERR_LIMIT, TRIES},
-        {1000, "0", -ERR_LIMIT, TRIES},
-        {1, "3600", -ERR_LIMIT, 1},
+        {1000, NULL, -ERR_RATE, TRIES},
+        {1000, "0", -ERR_RATE, TRIES},
+        {1, "3600", -ERR_RATE, 1},
     };
 
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
@@ -329,8 +329,8 @@ static void test_other_host(void **state UNUSED)
 
     world_start(&w, limit_handler, &s, NULL);
     world_start(&other, limit_handler, &t, NULL);
-    assert_int_equal(world_pull(&w, &e), -ERR_LIMIT);
-    assert_int_equal(world_pull(&w, &e), -ERR_LIMIT); /* without a request */
+    assert_int_equal(world_pull(&w, &e), -ERR_RATE);
+    assert_int_equal(world_pull(&w, &e), -ERR_RATE); /* without a request */
     assert_int_equal(s.requests, 1);
     assert_int_equal(registry_blob(w.client, &other.ref, &other.blob, other.fd, NULL, &e), 0);
     world_check_file(&other);
@@ -349,20 +349,20 @@ static void test_gate(void **state UNUSED)
     struct err e = ERR_INIT;
 
     assert_int_equal(gates_new(&gates, &options, &e), 0);
-    assert_int_equal(gate_enter(gates, "h", &a, &e), 0);
-    assert_int_equal(gate_enter(gates, "h", &b, &e), 0);
+    assert_int_equal(gate_enter(gates, "h", GATE_PATIENT, &a, &e), 0);
+    assert_int_equal(gate_enter(gates, "h", GATE_PATIENT, &b, &e), 0);
     assert_false(a.probe || b.probe);
     gate_leave(gates, &a, GATE_LIMITED, -1);
     gate_leave(gates, &b, GATE_LIMITED, -1); /* the same closing */
-    assert_int_equal(gate_enter(gates, "h", &probe, &e), 0);
+    assert_int_equal(gate_enter(gates, "h", GATE_PATIENT, &probe, &e), 0);
     assert_true(probe.probe);
     gate_leave(gates, &probe, GATE_LIMITED, 0); /* the second strike, not the third */
-    assert_int_equal(gate_enter(gates, "h", &probe, &e), 0);
+    assert_int_equal(gate_enter(gates, "h", GATE_PATIENT, &probe, &e), 0);
     gate_leave(gates, &probe, GATE_UNKNOWN, -1); /* says nothing: the next one probes */
-    assert_int_equal(gate_enter(gates, "h", &probe, &e), 0);
+    assert_int_equal(gate_enter(gates, "h", GATE_PATIENT, &probe, &e), 0);
     assert_true(probe.probe);
     gate_leave(gates, &probe, GATE_PASSED, -1);
-    assert_int_equal(gate_enter(gates, "h", &a, &e), 0);
+    assert_int_equal(gate_enter(gates, "h", GATE_PATIENT, &a, &e), 0);
     assert_false(a.probe);
     gate_leave(gates, &a, GATE_PASSED, -1);
     gates_free(gates);

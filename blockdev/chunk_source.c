@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Chunks that the store brings from elsewhere.
+ *
+ * What arrives is decoded and hashed before anything else sees it, and kept as it came: the stored
+ * form of a chunk is any frame that holds its bytes. A source that is down is asked again, ever less
+ * often, until the deadline; one that sends wrong bytes is not asked again, since it would send
+ * them again.
+ */
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "blockdev/internal.h"
+
+enum {
+    PAUSE_FIRST_MS = 50,
+    PAUSE_MAX_MS = 2000,
+};
+
+/* Asks until there is an answer that asking again would not change. */
+static int ask(const struct chunk_source *source, const struct digest *d, int64_t deadline_ms,
+               struct buf *stored, struct err *e)
+{
+    int64_t pause = PAUSE_FIRST_MS;
+    while (true) {
+        stored->len = 0;
+        err_clear(e);
+        int rc = source->fetch(source->ctx, d, deadline_ms, stored, e);
+        if (rc == 0 || !err_retryable(e))
+            return rc;
+        if (e->retry_after_ms > pause)
+            pause = e->retry_after_ms;
+        if (deadline_ms - clock_ms() <= pause)
+            return rc;
+        clock_sleep_ms(pause);
+        pause = pause * 2 < PAUSE_MAX_MS ? pause * 2 : PAUSE_MAX_MS;
+    }
+}
+
+static int keep(struct store *s, const struct digest *d, const struct buf *stored, struct err *e)
+{
+    AUTO_FILE_TMP struct file_tmp t = {.fd = -1};
+    int rc = store_begin_chunks(s, e);
+    if (rc == 0)
+        rc = file_tmp_open(&t, store_tmp_dir(s), e);
+    if (rc == 0)
+        rc = file_write_full(t.fd, stored->data, stored->len, e);
+    if (rc == 0)
+        rc = store_commit_chunk(s, d, &t, e);
+    return rc;
+}
+
+int store_fetch_chunk(struct store *s, struct chunk_codec *c, const struct digest *d, void *data,
+                      size_t *len, struct err *e)
+{
+    int64_t limit_ms;
+    const struct chunk_source *source = store_source(s, &limit_ms);
+    if (!source || d->algorithm != DIGEST_SHA256)
+        return -(int)e->class;
+    AUTO_BUF struct buf stored;
+    buf_init(&stored, CHUNK_STORED_MAX);
+    int rc = ask(source, d, clock_ms() + limit_ms, &stored, e);
+    if (rc == 0)
+        rc = chunk_decode(c, stored.data, stored.len, data, len, e);
+    struct digest got;
+    if (rc == 0)
+        digest_bytes(&got, data, *len);
+    if (rc == 0 && !digest_equal(&got, d)) {
+        char text[DIGEST_TEXT_MAX];
+        rc = err_set(e, ERR_DIGEST, "its bytes hash to %s", digest_print(&got, text));
+    }
+    if (rc < 0)
+        return err_in(e, "from the remote store");
+    struct err full = ERR_INIT;
+    if (keep(s, d, &stored, &full) < 0) {
+        char text[DIGEST_TEXT_MAX];
+        log_event(LOG_WARN, "blockdev", "chunk %s is used but not kept: %s", digest_print(d, text),
+                  full.text);
+    }
+    return 0;
+}

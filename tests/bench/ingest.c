@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * ingest [-j JOBS] STORE IMAGE...: ingests and assembles images (oci:DIR:TAG) into STORE, JOBS at a
+ * time, as a bake does up to the disk. Prints the disks' digests, then what it took, as one line of
+ * JSON. Our side of tests/bench/ingest.py.
+ */
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "bake/pipeline.h"
+#include "base/clock.h"
+#include "base/mem.h"
+
+enum { JOBS_MAX = 64, FREE_SIZE = 1 << 30 };
+
+struct job {
+    const char *text;
+    char disk[DIGEST_TEXT_MAX];
+    int64_t ingested_ms, assembled_ms;
+    int rc;
+    struct err err;
+};
+
+struct bench {
+    struct image_room room;
+    struct job *jobs;
+    size_t count;
+    atomic_size_t next;
+};
+
+static int make_disk(struct image_room *room, struct job *job, struct err *e)
+{
+    AUTO_IMAGE struct image *image = NULL;
+    AUTO_BLOCK_MAP struct block_map *disk = NULL;
+    struct digest digest;
+    int64_t start = clock_ms();
+    int rc = image_resolve(&image, room, job->text, e);
+    if (rc == 0)
+        rc = image_pull(image, room, NULL, e);
+    if (rc == 0)
+        rc = image_ingest(image, room, e);
+    job->ingested_ms = clock_ms() - start;
+    if (rc == 0)
+        rc = image_assemble(image, room, FREE_SIZE, &disk, &digest, e);
+    job->assembled_ms = clock_ms() - start - job->ingested_ms;
+    if (rc == 0)
+        digest_print(&digest, job->disk);
+    return rc;
+}
+
+static void *work(void *self)
+{
+    struct bench *b = self;
+    for (;;) {
+        size_t n = atomic_fetch_add(&b->next, 1);
+        if (n >= b->count)
+            return NULL;
+        b->jobs[n].rc = make_disk(&b->room, &b->jobs[n], &b->jobs[n].err);
+    }
+}
+
+static double seconds(const struct timeval *t)
+{
+    return (double)t->tv_sec + (double)t->tv_usec / 1e6;
+}
+
+static void report(const struct bench *b, struct store *s, int64_t wall_ms)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    struct store_stats stats = store_stats(s);
+    int64_t ingest_ms = 0;
+    int64_t assemble_ms = 0;
+    for (size_t i = 0; i < b->count; i++) {
+        printf("%s %s\n", b->jobs[i].text, b->jobs[i].disk);
+        ingest_ms += b->jobs[i].ingested_ms;
+        assemble_ms += b->jobs[i].assembled_ms;
+    }
+    printf("{\"wall_s\": %.3f, \"user_s\": %.3f, \"system_s\": %.3f, \"max_rss_mib\": %.1f, "
+           "\"ingest_s\": %.3f, \"assemble_s\": %.3f, \"chunks_put\": %" PRIu64
+           ", \"chunks_new\": %" PRIu64 ", \"chunk_bytes_new\": %" PRIu64 "}\n",
+           (double)wall_ms / 1e3, seconds(&usage.ru_utime), seconds(&usage.ru_stime),
+           (double)usage.ru_maxrss / 1024, (double)ingest_ms / 1e3, (double)assemble_ms / 1e3,
+           stats.chunks_put, stats.chunks_new, stats.chunk_bytes_new);
+}
+
+static int run(struct bench *b, const char *path, size_t threads, struct err *e)
+{
+    AUTO_STORE struct store *s = NULL;
+    struct image_options options = {0};
+    pthread_t thread[JOBS_MAX];
+    int64_t start = clock_ms();
+    int rc = store_open(&s, path, e);
+    if (rc == 0)
+        rc = image_room_open(&b->room, s, &options, NULL, e);
+    size_t started = 0;
+    while (rc == 0 && started < threads && pthread_create(&thread[started], NULL, work, b) == 0)
+        started++;
+    for (size_t i = 0; i < started; i++)
+        pthread_join(thread[i], NULL);
+    image_room_close(&b->room);
+    for (size_t i = 0; rc == 0 && i < b->count; i++) {
+        rc = b->jobs[i].rc;
+        *e = b->jobs[i].err;
+    }
+    if (rc == 0)
+        report(b, s, clock_ms() - start);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    size_t threads = machine_cores();
+    int option;
+    while ((option = getopt(argc, argv, "j:")) == 'j')
+        threads = strtoul(optarg, NULL, 10);
+    if (option != -1 || argc - optind < 2 || threads < 1 || threads > JOBS_MAX) {
+        fprintf(stderr, "usage: ingest [-j JOBS] STORE IMAGE...\n");
+        return 2;
+    }
+    struct bench b = {.count = (size_t)(argc - optind - 1)};
+    b.jobs = mem_array(b.count, sizeof(*b.jobs));
+    if (!b.jobs)
+        return 1;
+    for (size_t i = 0; i < b.count; i++)
+        b.jobs[i] = (struct job){.text = argv[optind + 1 + (int)i], .err = ERR_INIT};
+    struct err e = ERR_INIT;
+    int rc = run(&b, argv[optind], threads, &e);
+    free(b.jobs);
+    if (rc < 0)
+        fprintf(stderr, "%s\n", e.text);
+    return rc < 0;
+}
