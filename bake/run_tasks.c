@@ -52,6 +52,8 @@ static int read_task(struct task_entry *entry, struct err *e)
     return entry->task ? 0 : task_load(&entry->task, entry->directory, e);
 }
 
+/* Sizes count with --frozen alone: else a share that is baked first would add to the lock file, and
+ * the next one would be cut differently. */
 static uint64_t entry_cost(void *ctx, size_t index)
 {
     struct run *run = ctx;
@@ -70,7 +72,7 @@ static int select_entries(struct run *run, bool *marks, struct err *e)
                                     .exclude_count = s->exclude_count,
                                     .shard = s->shard,
                                     .shard_count = s->shard_count,
-                                    .cost = run->options->pins.lock_path ? entry_cost : NULL,
+                                    .cost = run->options->pins.frozen ? entry_cost : NULL,
                                     .ctx = run};
     int rc = task_select(run->set, &wanted, marks, e);
     run->whole_set = true;

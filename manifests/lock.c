@@ -123,7 +123,7 @@ int lock_parse(struct lock **out, const char *text, const char *name, struct err
         return err_nomem(e, "lock file");
     if (strncmp(copy, first_line, strlen(first_line)) != 0) {
         err_set(e, ERR_INPUT, "%s: the first line of a lock file is '%s'", name, first_line);
-        return err_hint(e, "remove the file, and the next bake makes it anew");
+        return err_hint(e, "is it the right file? What a bake writes begins with that line");
     }
     unsigned number = 1;
     for (char *line = copy; line; number++) {
