@@ -102,9 +102,10 @@ struct json *bake_event_json(const struct bake_event *event);
 
 struct registry_network; /* registry/registry.h, which has the fini too */
 
-/* Reads registries.yaml (docs/registries.md). ERR_INPUT with file, line and column. */
+/* Reads registries.yaml (docs/registries.md), a registries.conf if the name ends so, or a directory
+ * of hosts.toml files. ERR_INPUT with file, line and column. */
 int registries_load(struct registry_network *out, const char *path, struct err *e) MUST_USE;
-/* The same from text. */
+/* The same from text, which is no directory's. */
 int registries_parse(struct registry_network *out, const char *path, const void *text, size_t len,
                      struct err *e) MUST_USE;
 
@@ -125,7 +126,13 @@ struct image_look {
     const struct cancel *cancel;
 };
 
-/* What an image says of itself; README has the members. Only its documents are fetched. */
+/*
+ * What an image says of itself; only its documents are fetched. *out, for json_free, has: reference
+ * (in full), digest, config_digest, os, architecture, size (bytes of all layers as they are pulled),
+ * layers (bottom first: digest, media_type, size, diff_id, ingested, and of the step that made it
+ * created_by and comment), and as the config has them, if it has: variant, created, author, config,
+ * history.
+ */
 int image_inspect(struct json **out, struct store *s, const char *reference,
                   const struct image_look *look, struct err *e) MUST_USE;
 
@@ -344,5 +351,24 @@ int disk_assemble(struct digest *out, struct store *s, const char *reference,
 /* Writes the disk with this map as a sparse raw file at `path`, which must not exist. */
 int disk_export(struct store *s, const struct digest *map, const char *path, const struct cancel *c,
                 struct err *e) MUST_USE;
+/* The same as qcow2; calls qemu-img, ERR_NOTFOUND where there is none. */
+int disk_export_qcow2(struct store *s, const struct digest *map, const char *path,
+                      const struct cancel *c, struct err *e) MUST_USE;
+
+struct disk_difference {
+    uint64_t ranges;         /* runs of blocks that differ */
+    uint64_t different;      /* their bytes */
+    uint64_t shared_stored;  /* stored bytes of the chunks that both have */
+    uint64_t only_stored[2]; /* of those that one alone has */
+};
+struct disk_compare_options {
+    void (*range)(void *ctx, uint64_t off, uint64_t size); /* told of each range; may be NULL */
+    void *ctx;
+    const struct cancel *cancel;
+};
+/* Compares two disks by content, whatever chunks they are made of; past the end of the smaller one
+ * are zeros. */
+int disk_compare(struct disk_difference *out, struct store *s, const struct digest maps[2],
+                 const struct disk_compare_options *o, struct err *e) MUST_USE;
 
 #endif

@@ -381,11 +381,13 @@ static int check_map(struct fsck *k, struct census_file *f, struct err *e)
         rc = note(k, UPKEEP_MAP, f, e);
         return rc == 0 && f->flags ? affects_users(k, f->flags, &f->digest, e) : rc;
     }
+    size_t first = first_use(k, &f->digest);
+    bool needed = first < k->use_count && digest_equal(&k->uses[first].map, &f->digest);
     for (size_t i = 0; rc == 0 && i < block_map_count(m); i++) {
         const struct digest *chunk = &block_map_extent(m, i)->chunk;
         const struct census_file *c = census_find(&k->census, UPKEEP_CHUNK, chunk);
         uint32_t number = c ? c->flags : 0;
-        if (!c)
+        if (!c && needed)
             rc = missing_chunk(k, chunk, &number, e);
         if (rc == 0 && number)
             rc = affects_users(k, number, &f->digest, e);

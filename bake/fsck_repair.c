@@ -145,7 +145,11 @@ static int assemble_again(struct fsck *k, const struct digest *record, struct er
     if (rc < 0)
         return 0;
     /* The image as it was, whatever its tag stands for now. */
-    bool pinned = strncmp(image, "oci:", 4) == 0 || strchr(image, '@');
+    struct oci_ref ref = {.transport = OCI_LAYOUT};
+    if (oci_ref_parse(&ref, image, &why) < 0)
+        err_clear(&why); /* using it says the same */
+    bool pinned = ref.transport != OCI_REGISTRY || ref.has_digest;
+    oci_ref_fini(&ref);
     AUTO_FREE char *reference = pinned ? mem_strdup(image) : mem_printf("%s@%s", image, manifest);
     struct disk_options o = {
         .free_size = storage_mb << 20, .images = k->options->images, .cancel = k->options->cancel};

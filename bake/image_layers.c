@@ -67,6 +67,11 @@ static int download(struct image *i, struct image_room *r, const struct oci_desc
     int rc = file_make_dirs(dir, "blobs/partial", e);
     if (rc == 0)
         rc = open_partial(&fd, r->store, partial, e);
+    struct stat st = {0};
+    if (rc == 0 && fstat(fd, &st) < 0)
+        rc = err_sys(e, "%s", partial);
+    if (rc == 0 && d->size > (uint64_t)st.st_size)
+        rc = file_need_room(fd, d->size - (uint64_t)st.st_size, e);
     if (rc == 0)
         rc = slots_enter(r->network, r->cancel, e);
     if (rc < 0)

@@ -138,6 +138,10 @@ static int server_register(struct baking *b, const struct template *t, struct er
 {
     struct server_steps steps = {0};
     struct e2b_result result = {0};
+    if (image_is_local(b->image)) {
+        err_set(e, ERR_UNSUPPORTED, "template server: it cannot read %s", b->task->image);
+        return err_hint(e, "push the image to a registry that the server reaches");
+    }
     int rc = make_steps(&steps, b, e);
     if (rc == 0) {
         const struct recipe *recipe = b->run->recipe;

@@ -3,26 +3,25 @@
  * Where registries are, as people write it: registries.yaml, our own form (docs/registries.md). Keys
  * are known or refused: a misspelt "mirors" would send every pull to the registry.
  */
-#include "bake/bake.h"
+#include "bake/registries.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "manifests/manifest.h"
-#include "registry/registry.h"
 
-/* One key of a mapping: what to do with its value. */
+/* One key of a mapping: what to do with its value. The list ends with a name of NULL. */
 struct known_key {
     const char *name;
     int (*read)(void *into, const char *path, const struct node *value, struct err *e);
 };
 
 /* Carries out each key's read. */
-static int read_mapping(void *into, const char *path, const char *what, const struct node *n,
-                        const struct known_key *keys, size_t count, struct err *e)
+static int read_mapping(void *into, const char *path, const struct node *n, const char *what,
+                        const struct known_key *keys, struct err *e)
 {
     if (n->kind != NODE_MAPPING)
         return node_fail(path, n, e, "%s must be a mapping", what);
@@ -30,9 +29,9 @@ static int read_mapping(void *into, const char *path, const char *what, const st
         const struct node *key = n->items[i];
         size_t k = 0;
 
-        while (k < count && strcmp(keys[k].name, key->text) != 0)
+        while (keys[k].name && strcmp(keys[k].name, key->text) != 0)
             k++;
-        if (k == count)
+        if (!keys[k].name)
             return node_fail(path, key, e, "%s has no key '%.60s'", what, key->text);
         int rc = keys[k].read(into, path, n->items[i + 1], e);
         if (rc < 0)
@@ -104,11 +103,12 @@ static int read_mirror(struct registry_mirror *m, const char *path, const struct
     static const struct known_key keys[] = {{"url", mirror_url},
                                             {"ca", mirror_ca},
                                             {"timeout", mirror_timeout},
-                                            {"digests_only", mirror_digests}};
+                                            {"digests_only", mirror_digests},
+                                            {NULL, NULL}};
 
     if (n->kind == NODE_SCALAR)
         return mirror_url(m, path, n, e);
-    int rc = read_mapping(m, path, "a mirror", n, keys, ARRAY_LEN(keys), e);
+    int rc = read_mapping(m, path, n, "a mirror", keys, e);
     if (rc == 0 && !m->url)
         return node_fail(path, n, e, "the mirror has no url");
     return rc;
@@ -158,14 +158,15 @@ static int read_host(struct registry_host *host, const char *path, const struct 
     static const struct known_key keys[] = {{"mirrors", host_mirrors},
                                             {"origin", host_origin},
                                             {"plain_http", host_plain},
-                                            {"ca", host_ca}};
+                                            {"ca", host_ca},
+                                            {NULL, NULL}};
 
     if (key->len == 0 || strstr(key->text, "://"))
         return node_fail(path, key, e, "a registry is named as in images: docker.io, HOST:PORT");
     host->name = mem_strdup(key->text);
     if (!host->name)
         return err_nomem(e, path);
-    return read_mapping(host, path, "a registry", n, keys, ARRAY_LEN(keys), e);
+    return read_mapping(host, path, n, "a registry", keys, e);
 }
 
 /* ---- The document ---- */
@@ -209,6 +210,11 @@ static int all_wait(void *into, const char *path, const struct node *n, struct e
     return read_time(&((struct registry_network *)into)->retry_wait_ms, path, "retry_wait", n, e);
 }
 
+static int all_rate(void *into, const char *path, const struct node *n, struct err *e)
+{
+    return read_time(&((struct registry_network *)into)->rate_wait_ms, path, "rate_wait", n, e);
+}
+
 static int all_tries(void *into, const char *path, const struct node *n, struct err *e)
 {
     return read_count(&((struct registry_network *)into)->tries, path, "tries", n, 100, e);
@@ -220,28 +226,67 @@ static int all_cap(void *into, const char *path, const struct node *n, struct er
                       "requests_per_minute", n, 60000, e);
 }
 
+static int parse_conf(struct registry_network *out, const char *path, const void *text, size_t len,
+                      struct err *e)
+{
+    AUTO_TOML struct toml *document = NULL;
+    int rc = toml_parse(&document, text, len, path, e);
+
+    return rc < 0 ? rc : registries_read_conf(out, path, document, e);
+}
+
+static int parse_yaml(struct registry_network *out, const char *path, const void *text, size_t len,
+                      struct err *e)
+{
+    static const struct known_key keys[] = {{"registries", all_registries},
+                                            {"ca", all_ca},
+                                            {"connect_timeout", all_connect},
+                                            {"stall_timeout", all_stall},
+                                            {"tries", all_tries},
+                                            {"retry_wait", all_wait},
+                                            {"rate_wait", all_rate},
+                                            {"requests_per_minute", all_cap},
+                                            {NULL, NULL}};
+    AUTO_NODE struct node *document = NULL;
+
+    int rc = node_parse(&document, text, len, path, e);
+    if (rc == 0)
+        rc = read_mapping(out, path, document, "registries.yaml", keys, e);
+    return rc;
+}
+
 int registries_parse(struct registry_network *out, const char *path, const void *text, size_t len,
                      struct err *e)
 {
-    static const struct known_key keys[] = {
-        {"registries", all_registries},  {"ca", all_ca},       {"connect_timeout", all_connect},
-        {"stall_timeout", all_stall},    {"tries", all_tries}, {"retry_wait", all_wait},
-        {"requests_per_minute", all_cap}};
-    AUTO_NODE struct node *document = NULL;
+    size_t path_len = strlen(path);
+    bool conf =
+        path_len > strlen(".conf") && strcmp(path + path_len - strlen(".conf"), ".conf") == 0;
 
     *out = (struct registry_network){0};
-    int rc = node_parse(&document, text, len, path, e);
-    if (rc == 0)
-        rc = read_mapping(out, path, "registries.yaml", document, keys, ARRAY_LEN(keys), e);
+    int rc = conf ? parse_conf(out, path, text, len, e) : parse_yaml(out, path, text, len, e);
     if (rc < 0)
         registry_network_fini(out);
     return rc;
 }
 
+static int load_directory(struct registry_network *out, const char *path, struct err *e)
+{
+    *out = (struct registry_network){0};
+    int rc = registries_read_directory(out, path, e);
+    if (rc < 0) {
+        registry_network_fini(out);
+        return err_in(e, "registries");
+    }
+    return 0;
+}
+
 int registries_load(struct registry_network *out, const char *path, struct err *e)
 {
     AUTO_BUF struct buf text;
+    struct stat status;
 
+    if (stat(path, &status) == 0 && S_ISDIR(status.st_mode))
+        return load_directory(out, path, e);
     buf_init(&text, LIMIT_REGISTRIES);
     int rc = file_read(AT_FDCWD, path, &text, e);
     if (rc < 0) {

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/cancel.h"
@@ -199,6 +200,18 @@ static int empty_dir(int fd, struct err *e)
     }
     closedir(d);
     return rc;
+}
+
+int file_need_room(int fd, uint64_t need, struct err *e)
+{
+    struct statvfs st;
+    if (fstatvfs(fd, &st) < 0)
+        return err_sys(e, "asking for free space");
+    uint64_t free_size = (uint64_t)st.f_bavail * st.f_frsize;
+    if (free_size >= need)
+        return 0;
+    return err_sysno(e, ENOSPC, "%llu kB needed, %llu kB available",
+                     (unsigned long long)(need / 1000 + 1), (unsigned long long)(free_size / 1000));
 }
 
 int file_remove_tree(int dir, const char *path, struct err *e)

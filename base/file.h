@@ -41,6 +41,10 @@ bool file_exists(int dir, const char *path);
 /* Size in bytes of a regular file; ERR_NOTFOUND if it is not there. */
 int file_size(int dir, const char *path, uint64_t *out, struct err *e) MUST_USE;
 
+/* Fails, as a write to a full disk would, when the file system of `fd` has less than `need` bytes free;
+ * the message tells both. */
+int file_need_room(int fd, uint64_t need, struct err *e) MUST_USE;
+
 /* Removes a file or a whole directory tree, never following links; absence is success. */
 int file_remove_tree(int dir, const char *path, struct err *e) MUST_USE;
 

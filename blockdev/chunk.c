@@ -185,6 +185,15 @@ int store_commit_chunk(struct store *s, const struct digest *d, struct file_tmp 
     return rc < 0 ? rc : file_tmp_commit(t, store_dir(s), store_chunk_path(d, path), false, e);
 }
 
+/* Says how much is missing, unless there is room again by now. */
+static int tell_room(int fd, size_t need, struct err *e)
+{
+    struct err room = ERR_INIT;
+    if (ftruncate(fd, 0) == 0 && file_need_room(fd, need, &room) < 0)
+        *e = room;
+    return -(int)e->class;
+}
+
 static int chunk_write(struct store *s, struct chunk_codec *c, const void *data, size_t len,
                        const struct digest *d, struct err *e)
 {
@@ -199,6 +208,8 @@ static int chunk_write(struct store *s, struct chunk_codec *c, const void *data,
         rc = file_tmp_open(&t, store_tmp_dir(s), e);
     if (rc == 0)
         rc = file_write_full(t.fd, bytes, bytes_len, e);
+    if (rc < 0 && e->sys == ENOSPC && t.fd >= 0)
+        rc = tell_room(t.fd, bytes_len, e);
     if (rc == 0)
         rc = store_commit_chunk(s, d, &t, e);
     if (rc == 0)

@@ -158,7 +158,7 @@ static int remove_if_dead(struct store *s, int tmp, const char *name, struct err
         return file_remove_tree(tmp, name, e);
     AUTO_FD int lock = -1;
     rc = file_lock(&lock, dir, "lock", true, false, e);
-    if (rc < 0 && e->class == ERR_BUSY) {
+    if (rc == -ERR_BUSY || (rc < 0 && e->sys == ENOENT)) { /* it lives, or has just left */
         err_clear(e);
         return 0;
     }

@@ -9,6 +9,7 @@
 #include "blockdev/internal.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -59,7 +60,7 @@ static int opened_by(int tmp, const char *name, int64_t *ns, struct err *e)
     rc = file_lock(&lock, dir, "lock", true, false, e);
     if (rc == -ERR_BUSY)
         *ns = changed_ns(&st);
-    return rc == -ERR_BUSY ? 0 : rc;
+    return rc == -ERR_BUSY || (rc < 0 && e->sys == ENOENT) ? 0 : rc;
 }
 
 int store_used_since(struct store *s, int64_t *ns, struct err *e)

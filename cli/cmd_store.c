@@ -8,11 +8,12 @@
 #include "bake/upkeep.h"
 #include "base/mem.h"
 #include "cli/cmd.h"
-#include "cli/options.h"
+#include "cli/image_arguments.h"
 
 #define GRACE_DEFAULT_MS ((int64_t)24 * 60 * 60 * 1000)
 
 struct arguments {
+    struct image_arguments images;
     struct global_options *global;
     bool dry_run;
     bool repair;
@@ -97,6 +98,7 @@ static const struct option_row rows[] = {
      take_max_size},
     {NULL, NULL, "fsck: read and check everything; name what a bad object breaks.", NULL},
     {"repair", NULL, "remove bad objects; make or fetch again what can be", take_repair},
+    IMAGE_OPTION_ROWS,
     {NULL, NULL, "du: what takes the room, by kind and by template.", NULL},
     {NULL, NULL, NULL, NULL},
 };
@@ -256,7 +258,8 @@ static void fsck_text(const struct fsck_report *r, bool repair)
 
 static int run_fsck(const struct arguments *a, struct store *s, struct err *e)
 {
-    struct fsck_options o = {.repair = a->repair, .cancel = a->global->cancel};
+    struct fsck_options o = {
+        .repair = a->repair, .images = a->images.options, .cancel = a->global->cancel};
     struct fsck_report report;
     int rc = store_fsck(&report, s, &o, e);
     if (rc < 0)
@@ -425,12 +428,12 @@ static int check_arguments(const struct arguments *a, const struct subcommand *s
     return -1;
 }
 
-static int run(struct global_options *g, int argc, char **argv)
+static int run_arguments(struct arguments *a, int argc, char **argv)
 {
-    struct arguments a = {.global = g};
+    struct global_options *g = a->global;
     struct err e = ERR_INIT;
     struct parsing p = {.command = &command_store, .globals = g};
-    int rc = options_parse(&p, &a, argc, argv, &e);
+    int rc = options_parse(&p, a, argc, argv, &e);
     if (rc < 0)
         return report_error(&e);
     if (p.status >= 0)
@@ -440,14 +443,24 @@ static int run(struct global_options *g, int argc, char **argv)
     const struct subcommand *sub = find_subcommand(argv[optind]);
     if (!sub)
         return usage_error(&command_store, "'%s' is none of gc, fsck, du", argv[optind]);
-    a.words = argv + optind + 1;
-    a.word_count = argc - optind - 1;
-    int status = check_arguments(&a, sub);
+    a->words = argv + optind + 1;
+    a->word_count = argc - optind - 1;
+    int status = check_arguments(a, sub);
     if (status >= 0)
         return status;
     AUTO_STORE struct store *s = NULL;
-    rc = open_existing_store(&s, g, &e);
-    return rc < 0 ? report_error(&e) : sub->run(&a, s, &e);
+    rc = image_arguments_open(&a->images, g, &e);
+    if (rc == 0)
+        rc = open_existing_store(&s, g, &e);
+    return rc < 0 ? report_error(&e) : sub->run(a, s, &e);
+}
+
+static int run(struct global_options *g, int argc, char **argv)
+{
+    struct arguments a = {.global = g};
+    int status = run_arguments(&a, argc, argv);
+    image_arguments_fini(&a.images);
+    return status;
 }
 
 const struct command command_store = {

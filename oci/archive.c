@@ -169,12 +169,13 @@ static int add_member(struct oci_archive *a, const char *name, struct member *m,
     return 0;
 }
 
+/* `target` is NULL where libarchive finds none. */
 static int add_link(struct oci_archive *a, const char *name, const char *target, bool is_hard,
                     struct err *e)
 {
     char clean[LIMIT_PATH] = "";
-    bool inside = is_hard ? append_clean(clean, sizeof(clean), target)
-                          : clean_symlink(clean, sizeof(clean), name, target);
+    bool inside = target && (is_hard ? append_clean(clean, sizeof(clean), target)
+                                     : clean_symlink(clean, sizeof(clean), name, target));
     struct member m = {.is_link = true};
     if (inside) {
         m.target = mem_strdup(clean);
@@ -423,7 +424,8 @@ static int find_file(const struct oci_archive *a, const char *name, const struct
             return err_set(e, ERR_CORRUPT, "%s: more than %d links to follow", quoted,
                            MAX_LINK_DEPTH);
         if (!m->target)
-            return err_set(e, ERR_CORRUPT, "%s: a link that leads out of the archive", quoted);
+            return err_set(e, ERR_CORRUPT, "%s: a link that leads nowhere, or out of the archive",
+                           quoted);
         m = find_member(a, m->target);
     }
     if (!m)

@@ -218,9 +218,11 @@ static int blob_at(void *ctx, const struct stop *stop, struct err *e)
 
 static int download(struct download *d, const struct oci_ref *ref, struct err *e)
 {
+    const struct errand errand = {ref, true, blob_at, d, NULL};
+
     if (take_existing(d, e) < 0)
         return -(int)e->class;
-    return route_walk(d->registry, ref, true, blob_at, d, NULL, e);
+    return route_walk(d->registry, &errand, e);
 }
 
 int registry_blob(struct registry *r, const struct oci_ref *ref, const struct oci_descriptor *d,

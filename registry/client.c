@@ -91,6 +91,8 @@ static void merge_settings(struct registry *r)
         o->stall_timeout_ms = n->stall_timeout_ms;
     if (n->retry_wait_ms > 0)
         r->tuning.retry_wait_ms = n->retry_wait_ms;
+    if (n->rate_wait_ms > 0)
+        r->tuning.gate_wait_ms = n->rate_wait_ms;
     if (!o->certs_dirs)
         o->certs_dirs = usual_certs_dirs;
 }

@@ -336,19 +336,20 @@ static void add_mirrors(struct route *route, const struct rule *rule, bool by_di
     }
 }
 
-static int plan_route(struct route *route, struct endpoints *all, const struct oci_ref *ref,
-                      bool by_digest, struct err *e)
+static int plan_route(struct route *route, struct endpoints *all, const struct errand *errand,
+                      struct err *e)
 {
+    const struct oci_ref *ref = errand->ref;
     const struct rule *rule = find_rule(all, ref);
 
     *route = (struct route){.repository = ref->repository};
     if (rule) {
         size_t len = strlen(rule->path);
         route->repository += len + (len > 0);
-        add_mirrors(route, rule, by_digest, false);
+        add_mirrors(route, rule, errand->by_digest, false);
         if (rule->host->mirrors_only) {
             if (route->count == 0)
-                add_mirrors(route, rule, by_digest, true);
+                add_mirrors(route, rule, errand->by_digest, true);
             return route->count > 0
                        ? 0
                        : err_set(e, ERR_NOTFOUND,
@@ -395,10 +396,10 @@ static void add_note(char notes[NOTES_MAX], const struct err *e)
 }
 
 static int stop_at(struct registry *r, const struct route *route, size_t n,
-                   const struct oci_ref *ref, stop_work *work, void *ctx, struct err *e)
+                   const struct errand *errand, struct err *e)
 {
     struct endpoint *at = route->at[n];
-    struct oci_ref there = *ref;
+    struct oci_ref there = *errand->ref;
     AUTO_FREE char *repository = mem_printf("%s%s", at->prefix, route->repository);
 
     if (!repository)
@@ -408,7 +409,7 @@ static int stop_at(struct registry *r, const struct route *route, size_t n,
         there.repository = repository;
     }
     struct stop stop = {.endpoint = at, .ref = &there, .last = n + 1 == route->count};
-    int rc = work(ctx, &stop, e);
+    int rc = errand->work(errand->ctx, &stop, e);
     if (rc < 0) {
         note_failure(at, e);
         return rc;
@@ -420,8 +421,8 @@ static int stop_at(struct registry *r, const struct route *route, size_t n,
 }
 
 /* The last error, unless an earlier one says more; with what all others said. */
-static int give_up(const struct oci_ref *ref, const struct err *worst, const char *notes,
-                   stop_judge *judge, struct err *e)
+static int give_up(const struct errand *errand, const struct err *worst, const char *notes,
+                   struct err *e)
 {
     char hint[ERR_HINT_MAX];
     long retry_after_ms = e->retry_after_ms;
@@ -429,8 +430,8 @@ static int give_up(const struct oci_ref *ref, const struct err *worst, const cha
 
     if (worst->class != ERR_NONE)
         *e = *worst;
-    if (judge)
-        (void)judge(ref, e);
+    if (errand->judge)
+        (void)errand->judge(errand->ref, e);
     if (notes[0] == '\0')
         return -(int)e->class;
     memcpy(hint, e->hint, sizeof(hint));
@@ -440,17 +441,16 @@ static int give_up(const struct oci_ref *ref, const struct err *worst, const cha
     return hint[0] ? err_hint(e, "%s", hint) : -(int)e->class;
 }
 
-int route_walk(struct registry *r, const struct oci_ref *ref, bool by_digest, stop_work *work,
-               void *ctx, stop_judge *judge, struct err *e)
+int route_walk(struct registry *r, const struct errand *errand, struct err *e)
 {
     struct route route;
     struct err worst = ERR_INIT;
     char notes[NOTES_MAX] = "";
 
-    if (plan_route(&route, r->endpoints, ref, by_digest, e) < 0)
+    if (plan_route(&route, r->endpoints, errand, e) < 0)
         return -(int)e->class;
     for (size_t n = 0;; n++) {
-        if (stop_at(r, &route, n, ref, work, ctx, e) == 0)
+        if (stop_at(r, &route, n, errand, e) == 0)
             return 0;
         if (ends_the_walk(r, e))
             return -(int)e->class;
@@ -465,5 +465,5 @@ int route_walk(struct registry *r, const struct oci_ref *ref, bool by_digest, st
     /* The registry itself has the last word. */
     if (!route.at[route.count - 1]->mirror || !says_more(&worst, e))
         err_clear(&worst);
-    return give_up(ref, &worst, notes, judge, e);
+    return give_up(errand, &worst, notes, e);
 }

@@ -99,7 +99,8 @@ int registry_head(struct registry *r, const struct oci_ref *ref, struct digest *
     if (!path)
         return err_nomem(e, "request");
     p.path = path;
-    return route_walk(r, ref, ref->has_digest, head_at, &p, image_error, e);
+    const struct errand errand = {ref, ref->has_digest, head_at, &p, image_error};
+    return route_walk(r, &errand, e);
 }
 
 /* Digest of a manifest's bytes, in the algorithm that is asked for. */
@@ -198,7 +199,8 @@ int registry_manifest(struct registry *r, const struct oci_ref *ref, struct oci_
     if (!path)
         return err_nomem(e, "request");
     p.path = path;
-    int rc = route_walk(r, ref, ref->has_digest, manifest_at, &p, image_error, e);
+    const struct errand errand = {ref, ref->has_digest, manifest_at, &p, image_error};
+    int rc = route_walk(r, &errand, e);
     if (rc < 0)
         buf_fini(body);
     return rc;

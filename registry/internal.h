@@ -386,13 +386,21 @@ typedef int stop_work(void *ctx, const struct stop *stop, struct err *e);
 /* Words the error of the last stop. */
 typedef int stop_judge(const struct oci_ref *ref, struct err *e);
 
+/* What is to be had, wherever that is. */
+struct errand {
+    const struct oci_ref *ref;
+    bool by_digest; /* else mirrors for digests alone are left out */
+    stop_work *work;
+    void *ctx;
+    stop_judge *judge; /* may be NULL */
+};
+
 /*
- * Does it at one stop after the other until it succeeds; without `by_digest` mirrors for digests
- * alone are left out. No memory, a cancellation and a fault of this machine end it at once. An error
- * goes through `judge` (may be NULL), and then tells what the earlier stops said.
+ * Does it at one stop after the other until it succeeds. No memory, a cancellation and a fault of
+ * this machine end it at once. An error goes through the judge, and then tells what the earlier
+ * stops said.
  */
-int route_walk(struct registry *r, const struct oci_ref *ref, bool by_digest, stop_work *work,
-               void *ctx, stop_judge *judge, struct err *e) MUST_USE;
+int route_walk(struct registry *r, const struct errand *errand, struct err *e) MUST_USE;
 
 /* Tries of one operation at a stop: one where others can be asked. */
 struct retry stop_retry(const struct registry *r, const struct stop *stop);

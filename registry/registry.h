@@ -46,6 +46,7 @@ struct registry_network {
     /* For registry_options, where they are 0. */
     int64_t connect_timeout_ms, stall_timeout_ms;
     int64_t retry_wait_ms; /* before the second try; doubles; 0: 500 */
+    int64_t rate_wait_ms;  /* after a 429 that does not say how long; doubles; 0: 5,000 */
     unsigned tries;
     unsigned requests_per_minute; /* to one host; 0: as many as there are */
 };

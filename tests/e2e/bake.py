@@ -81,9 +81,21 @@ def data_of(file):
             at += len(piece)
 
 
+def offline_run(bakery):
+    """With all in the store nobody is asked; with an empty store each task says what is missing."""
+    before = len(bakery.requests())
+    run = bakery.bake("--offline").expect()
+    check(set(run.outcomes().values()) == {"unchanged"}, run.outcomes())
+    for task in bakery.bake("--offline", store="empty").expect(1).tasks().values():
+        check(task["stage"] == "resolve" and task["error_class"] == "notfound", task)
+        check("--offline" in task["error"] and "--offline" in task["hint"], task)
+    check(len(bakery.requests()) == before, "a request was made offline: %s" % bakery.requests()[before:])
+
+
 def main():
     with Bakery(tasks=4) as bakery:
         tasks = first_and_second_run(bakery)
+        offline_run(bakery)
         templates_answer(bakery, tasks)
         nothing_withheld_leaks(bakery, tasks)
 

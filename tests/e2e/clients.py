@@ -142,6 +142,11 @@ def from_buildah(clients):
     archive = clients.bakery.path("buildah.tar")
     clients.buildah("push", "-q", "localhost/two", "docker-archive:%s:localhost/two:latest" % archive)
     same_bytes(clients.bakery, reference, "docker-archive:%s:localhost/two" % archive)
+    # One layer of the same files: compared by content, that of the store's chunks with that of a tar.
+    squashed = clients.bakery.path("squashed.tar")
+    clients.buildah("commit", "-q", "--squash", third, "squashed")
+    clients.buildah("push", "-q", "localhost/squashed", "docker-archive:%s:localhost/squashed:latest" % squashed)
+    clients.bakery.tb2("image", "diff", reference, "docker-archive:" + squashed).expect()
     seen = clients.bakery.tb2("image", "inspect", reference).expect().out
     check("MADE=buildah" in seen and "/data" in seen, seen)
 

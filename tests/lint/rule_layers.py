@@ -49,7 +49,7 @@ EXAMPLES = [
     ("up", {"oci/a.c": '#include "bake/vm.h"\n'}, "oci/a.c:1: oci (level 1) may not include"),
     ("sideways", {"oci/a.c": '\n#include "blockdev/blockdev.h"\n'}, "oci/a.c:2: oci (level 1) may not"),
     ("private", {"bake/a.c": '#include "oci/internal.h"\n'}, "is private to oci"),
-    ("homeless", {"bake/a.c": "#include <curl/curl.h>\n"}, "belongs to registry/http.c alone"),
+    ("homeless", {"bake/a.c": "#include <curl/curl.h>\n"}, "belongs to registry/http.c and registry/http_url.c alone"),
     ("local", {"bake/a.c": '#include "vm.h"\n'}, "includes start at the root"),
     ("good", {"bake/a.c": '#include "bake/vm.h"\n#include "oci/oci.h"\n#include <stdio.h>\n',
               "registry/http.c": "#include <curl/curl.h>\n"}, None),

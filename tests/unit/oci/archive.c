@@ -402,6 +402,12 @@ static void hard_link_leads_out(struct buf *tar)
     add_text(tar, "manifest.json", LIST("\"l\""));
 }
 
+static void link_without_target(struct buf *tar)
+{
+    add_link(tar, "l", '2', "");
+    add_text(tar, "manifest.json", LIST("\"l\""));
+}
+
 static void links_in_a_ring(struct buf *tar)
 {
     add_link(tar, "l", '2', "m");
@@ -532,11 +538,12 @@ static void docker_refusals(void **state UNUSED)
     } cases[] = {
         {"names_lead_out", names_lead_out, -ERR_CORRUPT, "a/../../b"},
         {"absolute_name", absolute_name, -ERR_CORRUPT, "/etc/passwd"},
-        {"link_leads_out", link_leads_out, -ERR_CORRUPT, "leads out"},
-        {"absolute_link", absolute_link, -ERR_CORRUPT, "leads out"},
-        {"hard_link_leads_out", hard_link_leads_out, -ERR_CORRUPT, "leads out"},
+        {"link_leads_out", link_leads_out, -ERR_CORRUPT, "out of the archive"},
+        {"absolute_link", absolute_link, -ERR_CORRUPT, "out of the archive"},
+        {"hard_link_leads_out", hard_link_leads_out, -ERR_CORRUPT, "out of the archive"},
+        {"link_without_target", link_without_target, -ERR_CORRUPT, "leads nowhere"},
         {"links_in_a_ring", links_in_a_ring, -ERR_CORRUPT, "links to follow"},
-        {"path_leads_out", path_leads_out, -ERR_CORRUPT, "leads out"},
+        {"path_leads_out", path_leads_out, -ERR_CORRUPT, "out of the archive"},
         {"layer_is_missing", layer_is_missing, -ERR_NOTFOUND, "layer 1 of 1"},
         {"more_layers_than_diff_ids", more_layers_than_diff_ids, -ERR_CORRUPT, "2 layers"},
         {"layer_path_is_no_text", layer_path_is_no_text, -ERR_CORRUPT, "layer 1"},

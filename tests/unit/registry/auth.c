@@ -241,6 +241,25 @@ static void test_redirect_targets(void **state UNUSED)
     }
 }
 
+static void test_rate_fields(void **state UNUSED)
+{
+    static const struct {
+        const char *text;
+        bool good;
+        uint64_t value;
+    } rows[] = {
+        {"76;w=21600", true, 76}, {"100", true, 100}, {"100, 100;w=60", true, 100},
+        {"0;w=1", true, 0},       {"", false, 0},     {"many", false, 0},
+        {"-1", false, 0},         {"7x", false, 0},   {"99999999999999999999", false, 0},
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        uint64_t value = 0;
+        if (http_parse_rate(rows[i].text, &value) != rows[i].good || value != rows[i].value)
+            fail_msg("%s: %llu", rows[i].text, (unsigned long long)value);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -248,6 +267,7 @@ int main(void)
         cmocka_unit_test(test_retry_after),    cmocka_unit_test(test_header_lines),
         cmocka_unit_test(test_content_ranges), cmocka_unit_test(test_plain_hosts),
         cmocka_unit_test(test_printable_url),  cmocka_unit_test(test_redirect_targets),
+        cmocka_unit_test(test_rate_fields),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -194,6 +194,21 @@ static void test_bad_config(void **state UNUSED)
     }
 }
 
+/* A file below `home` with a login for reg.io; an empty user: with one for another registry. */
+static void put_login(const char *home, const char *name, const char *user)
+{
+    AUTO_FREE char *path = mem_printf("%s/%s", home, name);
+    AUTO_FREE char *directory = mem_strdup(path);
+    AUTO_FREE char *text =
+        mem_printf("{\"auths\":{\"%s\":{\"username\":\"%s\",\"password\":\"p\"}}}",
+                   *user ? "reg.io" : "other.io", *user ? user : "u");
+    struct err e = ERR_INIT;
+
+    *strrchr(directory, '/') = '\0';
+    assert_int_equal(file_make_dirs(AT_FDCWD, directory, &e), 0);
+    assert_int_equal(file_put(AT_FDCWD, AT_FDCWD, path, text, strlen(text), &e), 0);
+}
+
 static void test_no_config(void **state UNUSED)
 {
     struct credential_options options = {.config_path = "/nonexistent/config.json"};
@@ -206,10 +221,63 @@ static void test_no_config(void **state UNUSED)
     unsetenv("HOME");
     unsetenv("DOCKER_CONFIG");
     unsetenv("REGISTRY_AUTH_FILE");
+    unsetenv("XDG_RUNTIME_DIR");
     options.config_path = NULL;
     found = true;
     assert_int_equal(credential_find(&c, &found, &options, "reg.io", "a", &e), 0);
     assert_false(found);
+}
+
+/* Podman's files, then docker's, unless a variable names one. */
+static void test_files(void **state UNUSED)
+{
+    static const struct {
+        const char *runtime; /* user of the login in each file; NULL: there is no such file */
+        const char *podman;
+        const char *docker;
+        const char *variable; /* that names the fourth file, whose user is "named" */
+        const char *user;     /* NULL: no login */
+    } rows[] = {
+        {"run", "pod", "dock", NULL, "run"},
+        {NULL, "pod", "dock", NULL, "pod"},
+        {NULL, NULL, "dock", NULL, "dock"},
+        {NULL, NULL, NULL, NULL, NULL},
+        {"", "", "dock", NULL, "dock"}, /* files without a login of this registry */
+        {"run", "pod", "dock", "REGISTRY_AUTH_FILE", "named"},
+        {"run", "pod", "dock", "DOCKER_CONFIG", "named"},
+    };
+    static const char *const names[] = {"run/containers/auth.json", ".config/containers/auth.json",
+                                        ".docker/config.json"};
+
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        const char *const users[] = {rows[i].runtime, rows[i].podman, rows[i].docker};
+        struct credential_options options = {.helper_timeout_ms = 1000};
+        struct credential c = {0};
+        bool found = false;
+        struct err e = ERR_INIT;
+        AUTO_FREE char *home = mem_printf("%s/home-%zu", root, i);
+        AUTO_FREE char *run = mem_printf("%s/run", home);
+        AUTO_FREE char *named = mem_printf("%s/config.json", home);
+
+        for (size_t k = 0; k < ARRAY_LEN(names); k++) {
+            if (users[k])
+                put_login(home, names[k], users[k]);
+        }
+        put_login(home, "config.json", "named");
+        setenv("HOME", home, 1);
+        setenv("XDG_RUNTIME_DIR", run, 1);
+        if (rows[i].variable)
+            setenv(rows[i].variable, rows[i].variable[0] == 'R' ? named : home, 1);
+        if (credential_find(&c, &found, &options, "reg.io", "a", &e) < 0)
+            fail_msg("row %zu: %s", i, e.text);
+        if (found != (rows[i].user != NULL) || (found && strcmp(c.user, rows[i].user) != 0))
+            fail_msg("row %zu: %s", i, found ? c.user : "no login");
+        credential_fini(&c);
+        unsetenv("REGISTRY_AUTH_FILE");
+        unsetenv("DOCKER_CONFIG");
+        unsetenv("XDG_RUNTIME_DIR");
+        unsetenv("HOME");
+    }
 }
 
 static void test_basic(void **state UNUSED)
@@ -235,7 +303,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lookup),     cmocka_unit_test(test_bad_helpers),
         cmocka_unit_test(test_bad_config), cmocka_unit_test(test_no_config),
-        cmocka_unit_test(test_basic),
+        cmocka_unit_test(test_files),      cmocka_unit_test(test_basic),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

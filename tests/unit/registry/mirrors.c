@@ -270,6 +270,40 @@ static void test_mirrors_only(void **state UNUSED)
     pair_stop(&p);
 }
 
+/* Mirrors that cannot even be spoken to. */
+static void test_unreachable(void **state UNUSED)
+{
+    static const struct {
+        const char *url;
+        const char *words;
+    } rows[] = {
+        {"http://127.0.0.1:1", "connection refused"},
+        /* a label of 64 letters is refused by the resolver itself */
+        {"https://aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.invalid",
+         "does not resolve"},
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct pair p;
+        struct err e = ERR_INIT;
+
+        pair_start(&p);
+        AUTO_FREE char *url = mem_strdup(rows[i].url);
+        struct registry_mirror mirror = {.url = url};
+        struct registry_host rule = {.name = p.origin_host, .mirrors = &mirror, .mirror_count = 1};
+        pair_client(&p, &rule, NULL);
+        if (pull(&p, &e) < 0)
+            fail_msg("row %zu: %s", i, e.text);
+        world_check_file(&p.world);
+        fake_http_stop(p.origin);
+        p.origin = NULL;
+        assert_int_equal(pull(&p, &e), -ERR_NET);
+        if (!strstr(e.text, rows[i].words))
+            fail_msg("row %zu: %s", i, e.text);
+        pair_stop(&p);
+    }
+}
+
 /* After three failures in a row it is left alone. */
 static void test_set_aside(void **state UNUSED)
 {
@@ -341,6 +375,47 @@ static void test_logins_stay(void **state UNUSED)
     assert_false(p.mirror_saw_login);
     unlink(path);
     free(mirror.url);
+    pair_stop(&p);
+}
+
+/* A registry that answers 401 and does not say what it wants gets the login as Basic. */
+static void bare_handler(void *ctx, const struct fake_request *request, struct fake_reply *reply)
+{
+    struct pair *p = ctx;
+    char value[256];
+
+    if (fake_header(request, "Authorization", value, sizeof(value)) &&
+        strcmp(value, "Basic bWU6cHc=") == 0)
+        answer(p, request, reply);
+    else
+        reply_text(reply, 401, "");
+}
+
+static void test_bare_401(void **state UNUSED)
+{
+    struct pair p;
+    struct err e = ERR_INIT;
+    char path[] = "/tmp/tb2-mirror-XXXXXX";
+    int fd = mkstemp(path);
+
+    assert_true(fd >= 0);
+    pair_start(&p);
+    struct fake_http *bare = fake_http_start(bare_handler, &p);
+    AUTO_FREE char *name = mem_printf("127.0.0.1:%u/team/app:v1", fake_http_port(bare));
+    AUTO_FREE char *text =
+        mem_printf("{\"auths\":{\"127.0.0.1:%u\":{\"auth\":\"bWU6cHc=\"}}}", fake_http_port(bare));
+    struct registry_host rule = {.name = p.origin_host};
+    assert_int_equal(file_write_full(fd, text, strlen(text), &e), 0);
+    close(fd);
+    oci_ref_fini(&p.ref);
+    assert_int_equal(oci_ref_parse(&p.ref, name, &e), 0);
+    pair_client(&p, &rule, path);
+    assert_int_equal(pull(&p, &e), 0);
+    world_check_file(&p.world);
+    pair_client(&p, &rule, NULL);
+    assert_int_equal(pull(&p, &e), -ERR_DENIED);
+    unlink(path);
+    fake_http_stop(bare);
     pair_stop(&p);
 }
 
@@ -425,9 +500,11 @@ int main(void)
         cmocka_unit_test(test_mirror_serves_all),
         cmocka_unit_test(test_digests_only),
         cmocka_unit_test(test_mirrors_only),
+        cmocka_unit_test(test_unreachable),
         cmocka_unit_test(test_set_aside),
         cmocka_unit_test(test_message),
         cmocka_unit_test(test_logins_stay),
+        cmocka_unit_test(test_bare_401),
         cmocka_unit_test(test_mirror_time),
         cmocka_unit_test(test_quota),
         cmocka_unit_test(test_spacing),

@@ -105,6 +105,8 @@ static void test_reply_shapes(void **state UNUSED)
          "Bearer a", 0},
         {"{\"token\":\"a\",\"expires_in\":null}", "Bearer a", 0},
         {"{\"token\":\"a\",\"expires_in\":0}", "Bearer a", 0},
+        {"{\"token\":\"a\",\"expires_in\":\"3600\"}", "Bearer a", 0},
+        {"{\"token\":\"a\",\"expires_in\":299.5}", "Bearer a", 0},
         {"{}", "", -ERR_CORRUPT},
         {"{\"token\":7}", "", -ERR_CORRUPT},
         {"{\"token\":\"a\\r\\nX-Evil: 1\"}", "", -ERR_CORRUPT},
