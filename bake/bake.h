@@ -371,4 +371,68 @@ struct disk_compare_options {
 int disk_compare(struct disk_difference *out, struct store *s, const struct digest maps[2],
                  const struct disk_compare_options *o, struct err *e) MUST_USE;
 
+/* ---- Disks as devices of this machine -------------------------------------------------------- */
+
+/*
+ * Disks of a store, attached: served by one process per store, the devices' server, which holds any
+ * number of them. What is written to a writable one is kept until it is detached, also when the
+ * server dies (not when the machine does); then it is thrown away.
+ */
+enum device_front {
+    DEVICE_UBLK,   /* /dev/ublkbN */
+    DEVICE_NBD,    /* a unix socket */
+    DEVICE_NBD_TCP /* HOST:PORT; whoever can connect can read, and write where it is writable */
+};
+
+enum device_state {
+    DEVICE_SERVED,
+    DEVICE_DEAD, /* its server died: the next server takes it over */
+    DEVICE_LOST  /* the machine was started anew since: only the record is left */
+};
+
+struct device {
+    char *path; /* "/dev/ublkb0", the socket, HOST:PORT: what it is called by */
+    char *name; /* what was attached, as it was asked for */
+    struct digest disk;
+    bool writable;
+    enum device_front front;
+    enum device_state state;
+};
+
+struct device_list {
+    struct device *all;
+    size_t count;
+};
+
+/* Devices of a store, dead ones too. */
+int device_list(struct device_list *out, const char *store_path, struct err *e) MUST_USE;
+void device_list_fini(struct device_list *l);
+
+struct device_request {
+    const char *name; /* for people */
+    const struct digest *disk;
+    bool writable;
+    enum device_front front;
+    const char *address; /* NBD: absolute path of the socket, or HOST:PORT; ublk: NULL */
+};
+
+/* Asks the store's server. *path is the device's, free with free(). *no_server: there is none, start
+ * one (device_serve) and ask again. */
+int device_attach(char **path, bool *no_server, const char *store_path,
+                  const struct device_request *r, struct err *e) MUST_USE;
+
+/* Removes a device, served or not; ERR_BUSY when it is mounted, unless `force`; ERR_NOTFOUND. */
+int device_detach(const char *store_path, const char *path, bool force, struct err *e) MUST_USE;
+
+struct device_serve_options {
+    const struct cancel *cancel; /* required: ends the server, which removes its devices */
+    void (*ready)(void *ctx);    /* called once requests are taken; may be NULL */
+    void *ctx;
+};
+
+/* Serves until the last device is detached: takes over what a dead server left, then requests.
+ * ERR_BUSY when another process serves this store's devices. */
+int device_serve(const char *store_path, const struct device_serve_options *o,
+                 struct err *e) MUST_USE;
+
 #endif

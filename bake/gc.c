@@ -80,6 +80,11 @@ static void keep_layer(void *ctx, const struct digest *diff_id)
     keep(g, UPKEEP_LAYER, diff_id, g->options->max_size ? SPARE : KEEP);
 }
 
+static void keep_disk(void *ctx, const struct digest *disk)
+{
+    keep(ctx, UPKEEP_MAP, disk, KEEP);
+}
+
 static int mark_catalog(struct gc *g, struct err *e)
 {
     const struct census_list *l = &g->census.lists[UPKEEP_ALIAS];
@@ -198,6 +203,8 @@ static int keep_indexes(struct gc *g, struct err *e)
 static int mark(struct gc *g, struct err *e)
 {
     int rc = mark_catalog(g, e);
+    if (rc == 0)
+        rc = device_disks(g->store, keep_disk, g, e);
     if (rc == 0)
         rc = follow(g, UPKEEP_RECORD, follow_record, e);
     if (rc == 0)

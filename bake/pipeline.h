@@ -412,4 +412,8 @@ void run_event(struct run *run, const struct bake_event *event);
 /* Opens the run's journal; *path is its name in the store, free with free(). */
 int journal_open(struct run *run, char **path, struct err *e) MUST_USE;
 
+/* Hands over the disk of each attached device (its map). */
+int device_disks(struct store *s, void (*each)(void *ctx, const struct digest *disk), void *ctx,
+                 struct err *e) MUST_USE;
+
 #endif

@@ -435,6 +435,10 @@ int store_export_map(struct store *s, const struct block_map *m, int fd, size_t 
 struct nbd_server;
 int nbd_server_start(struct nbd_server **out, struct bdev *d, const char *socket_path,
                      struct err *e) MUST_USE;
+/* The same on "HOST:PORT" or "[ADDRESS]:PORT" over TCP. Whoever can connect is served: there is neither
+ * authentication nor encryption. ERR_INPUT for an address that is none. */
+int nbd_server_start_tcp(struct nbd_server **out, struct bdev *d, const char *address,
+                         struct err *e) MUST_USE;
 /* Closes all connections, joins the threads, removes the socket; the device stays. */
 void nbd_server_stop(struct nbd_server *n);
 DEFINE_AUTO(nbd_server, nbd_server_stop)

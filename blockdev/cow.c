@@ -493,11 +493,17 @@ static int map_states(struct cow *w, int dir, const char *states_name, struct er
         return rc;
     if (fstat(fd, &st) < 0 || st.st_size != (off_t)len)
         return err_set(e, ERR_CORRUPT, "%s is not of this disk", states_name);
-    void *at = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+    void *at = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED)
         return err_sys(e, "%s", states_name);
     w->states = at;
     w->mapped = len;
+    return 0;
+}
+
+/* What an earlier process left; a fresh one is not looked at, which would fill its pages. */
+static int check_states(const struct cow *w, const char *states_name, struct err *e)
+{
     for (size_t i = 0; i < word_count(w); i++) {
         uint64_t word = atomic_load(&w->states[i]);
         if (word & word >> 1 & word_of(WRITTEN)) /* both bits of a block */
@@ -511,7 +517,8 @@ static int open_kept(struct cow *w, int dir, const char *name, struct err *e)
     AUTO_FREE char *states_name = mem_printf("%s.states", name);
     if (!states_name)
         return err_nomem(e, name);
-    int rc = file_exists(dir, states_name) ? 0 : create_kept(w, dir, name, states_name, e);
+    bool found = file_exists(dir, states_name);
+    int rc = found ? 0 : create_kept(w, dir, name, states_name, e);
     if (rc == 0)
         rc = file_lock(&w->fd, dir, name, true, false, e);
     struct stat st;
@@ -519,7 +526,9 @@ static int open_kept(struct cow *w, int dir, const char *name, struct err *e)
         rc = err_set(e, ERR_CORRUPT, "%s is not of this disk", name);
     if (rc == 0)
         rc = map_states(w, dir, states_name, e);
-    if (rc < 0)
+    if (rc == 0 && found)
+        rc = check_states(w, states_name, e);
+    if (rc < 0 || !found)
         return rc;
     atomic_store(&w->written, count_written(w, 0, w->device.size / BLOCK_SIZE));
     return 0;

@@ -16,6 +16,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -43,7 +46,8 @@ struct session {
 
 struct nbd_server {
     struct bdev *device;
-    char *path;
+    char *path; /* or HOST:PORT */
+    bool is_file;
     int listener;
     int wake; /* eventfd: a session finished, or stop */
     atomic_bool stopping;
@@ -150,6 +154,9 @@ static void accept_one(struct nbd_server *n)
         close(fd);
         return;
     }
+    int yes = 1;
+    if (!n->is_file) /* answers are sent whole: nothing is gained by holding them back */
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
     session_start(n, fd);
 }
 
@@ -203,11 +210,59 @@ static int listen_on(int *out, const char *path, struct err *e)
     return 0;
 }
 
+/* Cuts HOST:PORT or [ADDRESS]:PORT in place; NULL when it is neither. */
+static const char *cut_address(char *address, const char **port)
+{
+    char *colon = strrchr(address, ':');
+    if (!colon || colon == address || !colon[1])
+        return NULL;
+    *colon = 0;
+    *port = colon + 1;
+    size_t len = strlen(address);
+    if (address[0] != '[')
+        return strchr(address, ':') ? NULL : address;
+    if (address[len - 1] != ']')
+        return NULL;
+    address[len - 1] = 0;
+    return address + 1;
+}
+
+static int listen_on_tcp(int *out, const char *address, struct err *e)
+{
+    AUTO_FREE char *copy = mem_strdup(address);
+    if (!copy)
+        return err_nomem(e, "address");
+    const char *port = NULL;
+    const char *host = cut_address(copy, &port);
+    if (!host)
+        return err_set(e, ERR_INPUT, "'%s' is not HOST:PORT", address);
+    struct addrinfo hints = {.ai_family = AF_UNSPEC,
+                             .ai_socktype = SOCK_STREAM,
+                             .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    struct addrinfo *found = NULL;
+    int rc = getaddrinfo(host, port, &hints, &found);
+    if (rc != 0)
+        return err_set(e, ERR_INPUT, "address %s: %s", address, gai_strerror(rc));
+    AUTO_FD int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int yes = 1;
+    rc = fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) < 0 ||
+                 bind(fd, found->ai_addr, found->ai_addrlen) < 0 ||
+                 listen(fd, NBD_CONNECTIONS_MAX) < 0
+             ? err_sys(e, "address %s", address)
+             : 0;
+    freeaddrinfo(found);
+    if (rc < 0)
+        return rc;
+    *out = fd;
+    fd = -1;
+    return 0;
+}
+
 static void server_free(struct nbd_server *n)
 {
     if (!n)
         return;
-    if (n->listener >= 0)
+    if (n->is_file)
         (void)unlink(n->path);
     file_close(&n->listener);
     file_close(&n->wake);
@@ -226,8 +281,9 @@ int device_thread_start(pthread_t *thread, void *(*run)(void *), void *arg)
     return sys;
 }
 
-int nbd_server_start(struct nbd_server **out, struct bdev *d, const char *socket_path,
-                     struct err *e)
+static int start_server(struct nbd_server **out, struct bdev *d, const char *address,
+                        int (*listen_at)(int *out, const char *address, struct err *e),
+                        struct err *e)
 {
     CLEANUP(server_free_auto_) struct nbd_server *n = mem_zalloc(sizeof(*n));
     if (!n)
@@ -237,17 +293,30 @@ int nbd_server_start(struct nbd_server **out, struct bdev *d, const char *socket
     n->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (n->wake < 0)
         return err_sys(e, "NBD server");
-    n->path = mem_strdup(socket_path);
+    n->path = mem_strdup(address);
     if (!n->path)
         return err_nomem(e, "NBD server");
-    int rc = listen_on(&n->listener, n->path, e);
+    int rc = listen_at(&n->listener, n->path, e);
     if (rc < 0)
         return err_in(e, "NBD server");
+    n->is_file = listen_at == listen_on;
     int sys = device_thread_start(&n->thread, server_main, n);
     if (sys != 0)
         return err_sysno(e, sys, "NBD server");
     *out = MOVE(n);
     return 0;
+}
+
+int nbd_server_start(struct nbd_server **out, struct bdev *d, const char *socket_path,
+                     struct err *e)
+{
+    return start_server(out, d, socket_path, listen_on, e);
+}
+
+int nbd_server_start_tcp(struct nbd_server **out, struct bdev *d, const char *address,
+                         struct err *e)
+{
+    return start_server(out, d, address, listen_on_tcp, e);
 }
 
 void nbd_server_stop(struct nbd_server *n)

@@ -139,6 +139,19 @@ static int open_node(int *fd, const char *path, mode_t kind, int flags, struct e
     }
 }
 
+/* Without an answer the scheduler decides. */
+static void ask_processors(struct ublk_server *u, struct ublk_queue *q)
+{
+    struct ublk_command command = {.opcode = UBLK_GET_QUEUE_AFFINITY,
+                                   .device = u->number,
+                                   .value = q->number,
+                                   .data = &q->processors,
+                                   .len = sizeof(q->processors),
+                                   .out = true};
+    if (ublk_control_run(u->control, &command) < 0)
+        CPU_ZERO(&q->processors);
+}
+
 static int start_queues(struct ublk_server *u, uint16_t depth, struct err *e)
 {
     char path[32];
@@ -156,6 +169,7 @@ static int start_queues(struct ublk_server *u, uint16_t depth, struct err *e)
         q->fd = u->fd;
         q->number = (uint16_t)i;
         q->depth = depth;
+        ask_processors(u, q);
         rc = ublk_queue_start(q, e);
     }
     return rc;
@@ -231,15 +245,14 @@ static void end_queues(struct ublk_server *u, bool abandon)
     file_close(&u->fd);
 }
 
-/* The character device must be closed before DEL_DEV, which waits for that. */
+/* The character device is closed before it is deleted: old kernels wait for that. */
 static int end(struct ublk_server *u, struct err *e)
 {
     struct ublk_command stop = {.opcode = UBLK_STOP_DEV, .device = u->number};
     int rc = u->added || u->live ? ublk_control_run(u->control, &stop) : 0;
     end_queues(u, rc < 0 || !u->live);
-    struct ublk_command delete = {.opcode = UBLK_DEL_DEV, .device = u->number};
     if (rc == 0 && (u->added || u->live))
-        rc = ublk_control_run(u->control, &delete);
+        rc = ublk_control_delete(u->control, u->number);
     return rc < 0 && rc != -ENODEV ? kernel_error(e, rc, "removing the device") : 0;
 }
 
@@ -355,7 +368,10 @@ int ublk_remove(uint32_t number, uint64_t cookie, struct err *e)
     rc = ublk_control_info(c, number, &info);
     if (rc == -ENODEV || (rc == 0 && info.server_flags != cookie))
         return 0;
+    struct ublk_command stop = {.opcode = UBLK_STOP_DEV, .device = number};
     if (rc == 0)
-        rc = ublk_control_remove(c, number);
-    return rc < 0 ? kernel_error(e, rc, "removing the device") : 0;
+        rc = ublk_control_run(c, &stop);
+    if (rc == 0)
+        rc = ublk_control_delete(c, number);
+    return rc < 0 && rc != -ENODEV ? kernel_error(e, rc, "removing the device") : 0;
 }

@@ -117,13 +117,14 @@ int ublk_control_info(struct ublk_control *c, uint32_t device, struct ublk_devic
     return ublk_control_run(c, &command);
 }
 
-int ublk_control_remove(struct ublk_control *c, uint32_t device)
+int ublk_control_delete(struct ublk_control *c, uint32_t device)
 {
-    struct ublk_command stop = {.opcode = UBLK_STOP_DEV, .device = device};
-    struct ublk_command delete = {.opcode = UBLK_DEL_DEV, .device = device};
-    int rc = ublk_control_run(c, &stop);
-    if (rc == 0)
-        rc = ublk_control_run(c, &delete);
+    struct ublk_command command = {.opcode = UBLK_DEL_DEV_ASYNC, .device = device};
+    int rc = ublk_control_run(c, &command);
+    if (rc == -EOPNOTSUPP || rc == -EINVAL) {
+        command.opcode = UBLK_DEL_DEV;
+        rc = ublk_control_run(c, &command);
+    }
     return rc == -ENODEV ? 0 : rc;
 }
 

@@ -8,6 +8,7 @@
 #define TB2_BLOCKDEV_UBLK_INTERNAL_H
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -76,6 +77,7 @@ struct ublk_parameters {
 enum { UBLK_PARAMETERS_BASIC = 1, UBLK_PARAMETERS_DISCARD = 2 };
 enum { UBLK_READ_ONLY = 1 << 0, UBLK_VOLATILE_CACHE = 1 << 2 }; /* attributes */
 
+#define UBLK_GET_QUEUE_AFFINITY _IOR('u', 0x01, struct ublk_control_payload)
 #define UBLK_GET_DEV_INFO _IOR('u', 0x02, struct ublk_control_payload)
 #define UBLK_ADD_DEV _IOWR('u', 0x04, struct ublk_control_payload)
 #define UBLK_DEL_DEV _IOWR('u', 0x05, struct ublk_control_payload)
@@ -86,6 +88,7 @@ enum { UBLK_READ_ONLY = 1 << 0, UBLK_VOLATILE_CACHE = 1 << 2 }; /* attributes */
 #define UBLK_END_USER_RECOVERY _IOWR('u', 0x11, struct ublk_control_payload)
 #define UBLK_GET_DEV_INFO2 _IOR('u', 0x12, struct ublk_control_payload) /* takes a path */
 #define UBLK_GET_FEATURES _IOR('u', 0x13, struct ublk_control_payload)
+#define UBLK_DEL_DEV_ASYNC _IOR('u', 0x14, struct ublk_control_payload) /* Linux 6.9 */
 #define UBLK_IO_FETCH _IOWR('u', 0x20, struct ublk_io_payload)
 #define UBLK_IO_COMMIT_AND_FETCH _IOWR('u', 0x21, struct ublk_io_payload)
 
@@ -150,8 +153,9 @@ int ublk_control_run(struct ublk_control *c, const struct ublk_command *command)
 int ublk_control_info(struct ublk_control *c, uint32_t device,
                       struct ublk_device_info *info) MUST_USE;
 
-/* Stops (LIVE) and deletes. -ENODEV is success. */
-int ublk_control_remove(struct ublk_control *c, uint32_t device) MUST_USE;
+/* Deletes a stopped device; its number is free again when nobody has the disk open any more, which
+ * is not waited for where the kernel is new enough. -ENODEV is success. */
+int ublk_control_delete(struct ublk_control *c, uint32_t device) MUST_USE;
 
 /* ---- Queues (ublk_queue.c) ---------------------------------------------------------------- */
 
@@ -179,6 +183,7 @@ struct ublk_queue {
     int fd;                       /* borrowed: /dev/ublkcN */
     uint16_t number;
     uint16_t depth;
+    cpu_set_t processors; /* that the kernel takes its requests from; empty: any */
     pthread_t thread;
     bool started;
     int wake; /* eventfd: `done` has something, or `abandoned` */

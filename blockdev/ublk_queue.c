@@ -4,13 +4,15 @@
  * from the one that first asked for a request. The thread asks for `depth` requests and, for each
  * that comes, answers and asks for the next in one command (COMMIT_AND_FETCH).
  *
+ * The thread runs on the processors whose requests the queue gets: waking it is then cheap.
+ *
  * What the device can answer at once is answered there. A read that must wait (for a chunk that is
  * not in memory) goes to the workers, so that one missing chunk does not hold the reads of all
  * others up; the worker hands the result back through `done` and an eventfd that the ring watches.
  *
  * Bytes go between our buffers and the kernel's by read and write of /dev/ublkcN (UBLK_USER_COPY),
  * which any thread may call: buffers belong to threads, not to requests, so a device costs what its
- * threads touch.  A thread that is idle for a second gives its buffer's pages back.
+ * threads touch. A thread that is idle for a second gives a large buffer's pages back.
  *
  * The end: after STOP_DEV the kernel answers each command with an error, and the thread ends with
  * the last one. When the device could not be stopped the queue is abandoned: the thread ends at once,
@@ -32,7 +34,10 @@
 #include "blockdev/internal.h"
 #include "blockdev/ublk_internal.h"
 
-enum { IDLE_SECONDS = 1 };
+enum {
+    IDLE_SECONDS = 1,
+    KEEP_SIZE = 64 << 10, /* bytes of a buffer that are not worth giving back */
+};
 
 #define WAKE_TAG UINT64_MAX /* user_data of the eventfd's read */
 
@@ -210,7 +215,7 @@ struct loop {
     struct io_uring ring;
     uint64_t wake_count; /* the eventfd's read goes here */
     unsigned active;     /* requests that are asked for, or being answered */
-    bool dirty;          /* the buffer was used since it was given back */
+    bool dirty;          /* much of the buffer was used since it was given back */
 };
 
 /* There is an entry for every tag and one for the eventfd, so this cannot run dry. */
@@ -234,7 +239,8 @@ static void watch_wake(struct loop *l)
 static void on_request(struct loop *l, uint16_t tag)
 {
     struct ublk_queue *q = l->q;
-    l->dirty = true;
+    if ((uint64_t)q->requests[tag].sectors * UBLK_SECTOR > KEEP_SIZE)
+        l->dirty = true;
     int32_t result = answer(q, tag, q->buffer, false);
     if (result != -EAGAIN) {
         command(l, UBLK_IO_COMMIT_AND_FETCH, tag, result);
@@ -313,8 +319,10 @@ static void *queue_main(void *arg)
 {
     struct loop l = {.q = arg};
     unsigned entries = l.q->depth + 1u;
+    if (CPU_COUNT(&l.q->processors) > 0)
+        (void)pthread_setaffinity_np(pthread_self(), sizeof(l.q->processors), &l.q->processors);
     int rc = io_uring_queue_init(entries, &l.ring,
-                                 IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_COOP_TASKRUN);
+                                 IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
     if (rc < 0) {
         tell_ready(l.q, rc);
         return NULL;

@@ -61,6 +61,9 @@ extern const struct command command_verify;
 extern const struct command command_disk;
 extern const struct command command_store;
 extern const struct command command_image;
+extern const struct command command_attach;
+extern const struct command command_detach;
+extern const struct command command_devices;
 
 /* Long options that every command takes; `option_global` handles them. */
 #define GLOBAL_LONG_OPTIONS                                                                        \

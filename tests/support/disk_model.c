@@ -36,6 +36,12 @@ uint64_t disk_model_seed(uint64_t fallback)
     return text ? strtoull(text, NULL, 0) : fallback;
 }
 
+size_t disk_model_steps(size_t fallback)
+{
+    const char *text = getenv("TB2_STEPS");
+    return text ? strtoull(text, NULL, 0) : fallback;
+}
+
 /* A range within the player's: a third each block-aligned, small, any. */
 static void pick(struct player *p, size_t *off, size_t *len)
 {

@@ -22,6 +22,9 @@ struct disk_port {
 /* Seed of the run: TB2_SEED, else `fallback`. */
 uint64_t disk_model_seed(uint64_t fallback);
 
+/* Requests of a run: TB2_STEPS, else `fallback`. */
+size_t disk_model_steps(size_t fallback);
+
 /* `steps` requests on each of `count` ports at once, applied to `model` (`size` bytes) too. False
  * once a read differs: what and the seed are printed. */
 bool disk_model_exercise(const struct disk_port *ports, size_t count, uint8_t *model, size_t size,

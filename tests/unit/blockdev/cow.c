@@ -4,12 +4,18 @@
 #include "fixture.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include "base/file.h"
 #include "base/mem.h"
 #include "bdev_port.h"
 #include "memdev.h"
@@ -362,7 +368,8 @@ static void seal_depends_on_contents_alone(void **state)
     buf_fini(&encoded[1]);
 }
 
-/* Random requests, seal, the sealed disk reopened as the next lower: again and again. */
+/* Random requests, the upper closed and taken up again, seal, the sealed disk reopened as the next
+ * lower: again and again. */
 static void behaves_as_memory(void **state)
 {
     enum { ROUNDS = 4, PORTS = 4, STEPS = 300, DISK = 4 << 20 };
@@ -379,16 +386,27 @@ static void behaves_as_memory(void **state)
     for (unsigned round = 0; round < ROUNDS; round++) {
         struct bdev *leaf, *cow;
         assert_ok(bdev_open_map(&leaf, disk, c, &e));
-        assert_ok(bdev_open_cow(&cow, leaf, store_tmp_dir(f->store), 0, &e));
-        const struct disk_port port = bdev_port(cow);
-        const struct disk_port ports[PORTS] = {port, port, port, port};
-        assert_true(disk_model_exercise(ports, PORTS, model, DISK, STEPS, seed + round * 100));
-        assert_true(disk_model_equal(&port, model, DISK));
+        int dir = store_tmp_dir(f->store);
+        size_t steps = disk_model_steps(STEPS);
+        struct disk_port port;
+        for (unsigned part = 0; part < 2; part++) {
+            if (part > 0) {
+                bdev_close(cow);
+                assert_ok(bdev_open_map(&leaf, disk, c, &e));
+            }
+            assert_ok(bdev_open_cow_kept(&cow, leaf, dir, "upper", 0, &e));
+            port = bdev_port(cow);
+            const struct disk_port ports[PORTS] = {port, port, port, port};
+            assert_true(disk_model_exercise(ports, PORTS, model, DISK, steps / 2,
+                                            seed + round * 100 + part * 10));
+            assert_true(disk_model_equal(&port, model, DISK));
+        }
 
         struct block_map *upper, *zeros, *sealed;
         assert_ok(bdev_cow_seal(cow, f->store, &upper, &zeros, &e));
         assert_true(disk_model_equal(&port, model, DISK)); /* sealing changes nothing */
         bdev_close(cow);
+        assert_ok(bdev_cow_forget(dir, "upper", &e));
         assert_ok(block_map_overlay(&sealed, disk, upper, zeros, &e));
         block_map_free(upper);
         block_map_free(zeros);
@@ -400,6 +418,84 @@ static void behaves_as_memory(void **state)
         assert_true(disk_model_equal(&again, model, DISK));
     }
     block_map_free(disk);
+}
+
+static struct bdev *open_kept(struct fixture *f, uint64_t size, uint64_t limit)
+{
+    struct err e = ERR_INIT;
+    struct bdev *cow, *base = memdev_new(size, false);
+    memset(memdev_bytes(base), 0xaa, size);
+    assert_ok(bdev_open_cow_kept(&cow, base, store_tmp_dir(f->store), "kept", limit, &e));
+    return cow;
+}
+
+static void kept_uppers_are_taken_up_again(void **state)
+{
+    struct fixture *f = *state;
+    struct err e = ERR_INIT;
+    int dir = store_tmp_dir(f->store);
+    struct bdev *d = open_kept(f, SIZE, 8 * BLOCK_SIZE), *other;
+    write_byte(d, 0, 6 * BLOCK_SIZE, 1);
+    assert_int_equal(bdev_discard(d, 3 * BLOCK_SIZE, 5 * BLOCK_SIZE), 0);
+    assert_class(bdev_open_cow_kept(&other, memdev_new(SIZE, false), dir, "kept", 0, &e), ERR_BUSY);
+    bdev_close(d);
+    assert_class(bdev_open_cow_kept(&other, memdev_new(2 * SIZE, false), dir, "kept", 0, &e),
+                 ERR_CORRUPT);
+
+    d = open_kept(f, SIZE, 8 * BLOCK_SIZE);
+    expect(d, 0, 5 * BLOCK_SIZE, 1);
+    expect(d, 5 * BLOCK_SIZE, 3 * BLOCK_SIZE, 0);
+    expect(d, 8 * BLOCK_SIZE, SIZE - 8 * BLOCK_SIZE, 0xaa);
+    write_byte(d, 100 * BLOCK_SIZE, 3 * BLOCK_SIZE, 2); /* five blocks were written before */
+    AUTO_FREE uint8_t *data = mem_zalloc(BLOCK_SIZE);
+    assert_int_equal(bdev_write(d, data, BLOCK_SIZE, 200 * BLOCK_SIZE), -ENOSPC);
+    bdev_close(d);
+
+    AUTO_FD int fd = -1;
+    assert_ok(file_open(&fd, dir, "kept.states", O_WRONLY, 0, &e));
+    assert_ok(file_pwrite_full(fd, "\x03", 1, 0, &e)); /* no state has this number */
+    assert_class(bdev_open_cow_kept(&other, memdev_new(SIZE, false), dir, "kept", 0, &e),
+                 ERR_CORRUPT);
+    assert_ok(bdev_cow_forget(dir, "kept", &e));
+    assert_false(file_exists(dir, "kept") || file_exists(dir, "kept.states"));
+    d = open_kept(f, SIZE, 0);
+    expect(d, 0, SIZE, 0xaa);
+    bdev_close(d);
+}
+
+/* What was answered before the kill is there; the block under way is as before or after. */
+static void kept_uppers_survive_a_kill(void **state)
+{
+    struct fixture *f = *state;
+    _Atomic int *written =
+        mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(written != MAP_FAILED);
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct bdev *d = open_kept(f, SIZE, 0);
+        for (int i = 0;; i++) {
+            write_byte(d, (uint64_t)(i % BLOCKS) * BLOCK_SIZE, BLOCK_SIZE,
+                       (uint8_t)(i / BLOCKS % 100 + 1));
+            *written = i + 1;
+        }
+    }
+    while (*written < 5 * BLOCKS / 2)
+        sched_yield();
+    int status;
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    AUTO_BDEV struct bdev *d = open_kept(f, SIZE, 0);
+    int last = *written;
+    for (int block = 0; block < BLOCKS; block++) {
+        int round = (last - block + BLOCKS - 1) / BLOCKS; /* so often was it answered */
+        uint8_t data[BLOCK_SIZE];
+        assert_int_equal(bdev_read(d, data, BLOCK_SIZE, (uint64_t)block * BLOCK_SIZE), 0);
+        int found = data[0];
+        if (block == last % BLOCKS && found == round % 100 + 1)
+            continue;
+        expect(d, (uint64_t)block * BLOCK_SIZE, BLOCK_SIZE, (uint8_t)((round - 1) % 100 + 1));
+    }
+    assert_int_equal(munmap((void *)(uintptr_t)written, 4096), 0);
 }
 
 static void memory_short(void **state)
@@ -441,6 +537,8 @@ int main(void)
         WITH_STORE(seal_has_the_changes_alone),
         WITH_STORE(seal_depends_on_contents_alone),
         WITH_STORE(behaves_as_memory),
+        WITH_STORE(kept_uppers_are_taken_up_again),
+        WITH_STORE(kept_uppers_survive_a_kill),
         WITH_STORE(memory_short),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

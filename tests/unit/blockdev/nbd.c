@@ -461,10 +461,35 @@ static void behaves_as_memory(void **state)
         nbd_client_open(&clients[i], path, i % 3);
         ports[i] = (struct disk_port){port_read, port_write, port_zero, port_flush, &clients[i]};
     }
-    assert_true(disk_model_exercise(ports, PORTS, model, DISK, STEPS, disk_model_seed(4711)));
+    assert_true(disk_model_exercise(ports, PORTS, model, DISK, disk_model_steps(STEPS),
+                                    disk_model_seed(4711)));
     assert_true(disk_model_equal(&ports[0], model, DISK));
     for (int i = 0; i < PORTS; i++)
         nbd_client_close(&clients[i]);
+}
+
+/* ---- TCP ---- */
+
+static void tcp_addresses(void **state)
+{
+    static const struct {
+        const char *address;
+        enum err_class class;
+    } rows[] = {
+        {"127.0.0.1:0", ERR_NONE}, {"localhost:0", ERR_NONE},     {"127.0.0.1", ERR_INPUT},
+        {":10809", ERR_INPUT},     {"127.0.0.1:", ERR_INPUT},     {"::1:10809", ERR_INPUT},
+        {"[::1:10809", ERR_INPUT}, {"127.0.0.1:port", ERR_INPUT},
+    };
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct err e = ERR_INIT;
+        AUTO_BDEV struct bdev *d = memdev_new(1 << 20, true);
+        struct nbd_server *server = NULL;
+        print_message("%s\n", rows[i].address);
+        assert_int_equal(nbd_server_start_tcp(&server, d, rows[i].address, &e),
+                         -(int)rows[i].class);
+        nbd_server_stop(server);
+    }
 }
 
 #define WITH_STORE(test) cmocka_unit_test_setup_teardown(test, fixture_setup, fixture_teardown)
@@ -484,6 +509,7 @@ int main(void)
         WITH_STORE(stop_closes_everything),
         WITH_STORE(too_many_connections),
         WITH_STORE(behaves_as_memory),
+        cmocka_unit_test(tcp_addresses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
