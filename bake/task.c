@@ -203,7 +203,9 @@ static int make_template(struct baking *b, struct err *e)
 static int register_task(struct baking *b, struct err *e)
 {
     baking_stage(b, STAGE_REGISTER);
-    int rc = b->template ? 0 : template_load_record(&b->template, b->run->store, &b->record, e);
+    int rc = b->run->server ? image_again(b, e) : 0; /* what it builds from */
+    if (rc == 0 && !b->template)
+        rc = template_load_record(&b->template, b->run->store, &b->record, e);
     if (rc == 0) /* tasks that have all in common but their names share a record */
         rc = template_rename(b->template, b->result->alias, b->task->name, e);
     if (rc < 0)
