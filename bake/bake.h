@@ -188,7 +188,8 @@ struct bake_options {
     struct bake_pins pins;
     struct bake_limits limits;
     const char *recipe_path;
-    bool force; /* bake although the template is there */
+    bool force;            /* bake although the template is there */
+    int compression_level; /* of new chunks, zstd's; 0: the store's default */
     enum vm_accel accel;
     struct image_options images;
     const char *e2b_api_url; /* NULL: local catalog only */

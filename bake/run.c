@@ -109,7 +109,6 @@ static int run_open(struct run *run, struct bake_report *out, struct err *e)
         rc = image_room_open(&run->images, run->store, &o->images, o->cancel, e);
     run->images.pins = run->pins;
     run->images.network = &run->network;
-    run->images.cpu = &run->cpu;
     if (rc == 0)
         rc = open_server(run, e);
     if (rc == 0)
@@ -236,6 +235,8 @@ int bake_run(struct bake_report *out, struct store *s, const struct bake_options
         return rc;
     if (o->force)
         store_distrust(s);
+    if (o->compression_level)
+        store_set_compression_level(s, o->compression_level);
     struct run run;
     run_init(&run, s, o, false);
     rc = run_open(&run, out, e);

@@ -144,11 +144,11 @@ static int make_disk(struct baking *b, struct err *e)
         return rc;
     baking_stage(b, STAGE_ASSEMBLE);
     AUTO_BLOCK_MAP struct block_map *disk = NULL;
-    rc = slots_enter(room->cpu, room->cancel, e);
+    rc = slots_enter(&b->run->cpu, room->cancel, e);
     if (rc < 0)
         return rc;
     rc = image_assemble(b->image, room, b->task->storage_mb << 20, &disk, &b->base, e);
-    slots_leave(room->cpu);
+    slots_leave(&b->run->cpu);
     if (rc == 0)
         digest_print(&b->base, b->result->base_disk);
     return rc;
