@@ -99,7 +99,11 @@ static int download(struct image_work *w, size_t n, struct err *e)
     if (rc == 0 && d->size > (uint64_t)st.st_size)
         rc = file_need_room(fd, d->size - (uint64_t)st.st_size, e);
     if (rc == 0)
-        rc = registry_blob(w->room->registry, &w->image->ref, d, fd, &w->progress, e);
+        rc = slots_enter(w->room->network, w->room->cancel, e);
+    if (rc < 0)
+        return rc;
+    rc = registry_blob(w->room->registry, &w->image->ref, d, fd, &w->progress, e);
+    slots_leave(w->room->network);
     if (rc < 0)
         return rc;
     if (renameat(dir, partial, dir, final) < 0)
