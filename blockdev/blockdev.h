@@ -56,6 +56,11 @@ int store_tmp_dir(const struct store *s);
 const char *store_tmp_path(const struct store *s);
 const char *store_path(const struct store *s); /* absolute */
 
+/* zstd's level for the chunks that are written from now on; to be set before the store is used. Changes
+ * how many bytes a new chunk takes, and nothing else: chunks are named by their plain bytes. */
+enum { CHUNK_LEVEL_MIN = 1, CHUNK_LEVEL_DEFAULT = 3, CHUNK_LEVEL_MAX = 19 };
+void store_set_compression_level(struct store *s, int level);
+
 /* Compresses and stores `len` bytes (a multiple of BLOCK_SIZE, at most CHUNK_SIZE_MAX), unless
  * there already; *out is the sha256 of the plain bytes. */
 int store_put_chunk(struct store *s, const void *data, size_t len, struct digest *out,
@@ -182,6 +187,10 @@ int block_map_decode(struct block_map **out, const void *bytes, size_t len, stru
  * system: docs/decisions/0001-chunk-durability.md); *out is its digest. Load verifies. */
 int store_put_map(struct store *s, const struct block_map *m, struct digest *out,
                   struct err *e) MUST_USE;
+/* The same without waiting for the disk: for maps that are verified before use and made again where
+ * they or their chunks are missing. The next store_put_map makes it durable too. */
+int store_put_map_unsynced(struct store *s, const struct block_map *m, struct digest *out,
+                           struct err *e) MUST_USE;
 int store_get_map(struct store *s, const struct digest *d, struct block_map **out,
                   struct err *e) MUST_USE;
 

@@ -17,7 +17,8 @@
 /* Compressor and decompressor state of one thread at a time. */
 struct chunk_codec;
 
-int chunk_codec_new(struct chunk_codec **out, struct err *e) MUST_USE;
+/* `level` is zstd's. */
+int chunk_codec_new(struct chunk_codec **out, int level, struct err *e) MUST_USE;
 void chunk_codec_free(struct chunk_codec *c);
 
 /* Compresses; the result is borrowed from the codec until its next use. */
@@ -97,6 +98,8 @@ void store_give_codec(struct store *s, struct chunk_codec *c);
  * which boot of the machine this process ran in. */
 int store_begin_chunks(struct store *s, struct err *e) MUST_USE;
 
+/* Counts a map that was written without a sync, so that the next store_sync_chunks is none for nothing. */
+void store_count_unsynced_map(struct store *s);
 /* When this process opened the store: ns of the epoch, by the file system's clock. */
 int64_t store_opened_ns(const struct store *s);
 

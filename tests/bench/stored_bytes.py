@@ -32,29 +32,39 @@ def read_json(*parts):
         return json.load(file)
 
 
-def copy_all(images, judge):
-    """The images for this platform in a layout that umoci reads; layers stay as they are. Returns their tags."""
+def copy_all(images, layout):
+    """The images for this platform in a layout, layers as they are. Returns their tags."""
     tags = ["image-%d" % number for number in range(len(images))]
     for image, tag in zip(images, tags):
-        run("skopeo", "copy", "--quiet", "--src-tls-verify=false", "docker://" + image, "oci:%s:%s" % (judge, tag))
+        run("skopeo", "copy", "--quiet", "--src-tls-verify=false", "docker://" + image, "oci:%s:%s" % (layout, tag))
     return tags
 
 
-def layers_of(judge):
+def unpack(layout, tag, work, tree):
+    """By way of plain tars, since not every umoci reads zstd."""
+    plain = os.path.join(work, "plain")
+    run("skopeo", "copy", "--quiet", "--dest-decompress", "oci:%s:%s" % (layout, tag), "dir:" + plain)
+    run("skopeo", "copy", "--quiet", "--dest-oci-accept-uncompressed-layers", "dir:" + plain, "oci:%s-oci:tree" % plain)
+    run("umoci", "unpack", "--image", plain + "-oci:tree", tree)
+    shutil.rmtree(plain)
+    shutil.rmtree(plain + "-oci")
+
+
+def layers_of(layout):
     """{digest: size} of the distinct compressed layers."""
     found = {}
-    for entry in read_json(judge, "index.json")["manifests"]:
-        manifest = read_json(judge, "blobs", *entry["digest"].split(":"))
+    for entry in read_json(layout, "index.json")["manifests"]:
+        manifest = read_json(layout, "blobs", *entry["digest"].split(":"))
         found.update({layer["digest"]: layer["size"] for layer in manifest["layers"]})
     return found
 
 
-def casync_size(judge, tags, work):
+def casync_size(layout, tags, work):
     store, trees = os.path.join(work, "casync"), os.path.join(work, "trees")
     for tag in tags:
         tree = os.path.join(trees, tag)
         os.makedirs(trees, exist_ok=True)
-        run("umoci", "unpack", "--image", "%s:%s" % (judge, tag), tree)
+        unpack(layout, tag, work, tree)
         run("casync", "make", "--store=" + store, os.path.join(work, tag + ".caidx"), os.path.join(tree, "rootfs"))
         shutil.rmtree(tree)
     return size_of(store)
@@ -69,9 +79,9 @@ def our_sizes(options):
 
 
 def measure(options):
-    judge = os.path.join(options.work, "judge")
-    tags = copy_all(options.images, judge)
-    layers = layers_of(judge)
+    layout = os.path.join(options.work, "layout")
+    tags = copy_all(options.images, layout)
+    layers = layers_of(layout)
     ours = our_sizes(options)
     total, compressed = sum(ours.values()), sum(layers.values())
     print("%d images, %d distinct layers" % (len(tags), len(layers)))
@@ -80,7 +90,7 @@ def measure(options):
                                      total / 1e6))
     print("| distinct compressed layers | %.1f | %.3f |" % (compressed / 1e6, total / compressed))
     if not options.no_peer:
-        peer = casync_size(judge, tags, options.work)
+        peer = casync_size(layout, tags, options.work)
         print("| `casync make` of the trees | %.1f | %.3f |" % (peer / 1e6, total / peer))
 
 

@@ -81,6 +81,25 @@ def waiting_for_input(bakery, alias):
     child.stdin.close()
 
 
+def checked_and_mended(bakery, alias):
+    """fsck names what is bad and whose it is; --repair gets from the registry what came from there."""
+    bakery.tb2("store", "fsck").expect()
+    extents = json.loads(bakery.tb2("disk", "map", "--json", "--base", alias).expect().out)["extents"]
+    chunks = [extents[at]["chunk"].split(":")[1] for at in (0, -1)]  # file system metadata, a layer's data
+    paths = ["chunks/%s/%s" % (chunk[:2], chunk) for chunk in chunks]
+    flip_bit(bakery.path("store", paths[0]))
+    os.unlink(bakery.path("store", paths[1]))
+    found = json.loads(bakery.tb2("store", "fsck", "--json").expect(1).out)["problems"]
+    check({problem["path"] for problem in found} == set(paths), found)
+    check(all(alias in problem["affected"] for problem in found), found)
+    mended = json.loads(bakery.tb2("store", "fsck", "--json", "--repair").expect().out)["problems"]
+    check({(problem["path"], problem["state"]) for problem in mended} == {(path, "mended") for path in paths}, mended)
+    bakery.tb2("store", "fsck").expect()
+    bakery.tb2("store", "gc", "--grace", "0").expect()
+    bakery.tb2("store", "fsck").expect()
+    bakery.tb2("verify", alias).expect()
+
+
 def everything_damaged(bakery, alias, base_disk):
     """Every chunk and map has a flipped bit: reading says what to do, and doing it helps."""
     for path in files(bakery, "chunks") + files(bakery, "disks"):
@@ -127,6 +146,7 @@ def main():
         bake_in_progress(bakery)
         closed_streams(bakery)
         waiting_for_input(bakery, task["alias"])
+        checked_and_mended(bakery, task["alias"])
         everything_damaged(bakery, task["alias"], task["base_disk"])
         blob_left_over(bakery)
         one_chunk_missing(bakery, task["alias"])
