@@ -205,6 +205,34 @@ static int take_since(void *arguments, const char *value, struct err *e UNUSED)
     return 0;
 }
 
+static int take_report(void *arguments, const char *value, struct err *e UNUSED)
+{
+    struct bake_arguments *a = arguments;
+    a->reports.html = value;
+    return 0;
+}
+
+static int take_junit(void *arguments, const char *value, struct err *e UNUSED)
+{
+    struct bake_arguments *a = arguments;
+    a->reports.junit = value;
+    return 0;
+}
+
+static int take_markdown(void *arguments, const char *value, struct err *e UNUSED)
+{
+    struct bake_arguments *a = arguments;
+    a->reports.markdown = value;
+    return 0;
+}
+
+static int take_metrics(void *arguments, const char *value, struct err *e UNUSED)
+{
+    struct bake_arguments *a = arguments;
+    a->reports.metrics = value;
+    return 0;
+}
+
 static int take_jobs(void *arguments, const char *value, struct err *e)
 {
     struct bake_arguments *a = arguments;
@@ -313,6 +341,12 @@ const struct option_row bake_option_rows[] = {
      take_net_jobs},
     {"server-jobs", "N", "builds on the template server at once (default: 8)", take_server_jobs},
     IMAGE_OPTION_ROWS,
+    {NULL, NULL, "What is told (a bake's files are written at its end, each at once):", NULL},
+    {"report", "FILE", "HTML for people: times, bytes, failures with their output", take_report},
+    {"junit", "FILE", "JUnit XML, a test case a task", take_junit},
+    {"markdown", "FILE", "what happened and what failed, for summaries of CI systems",
+     take_markdown},
+    {"metrics", "FILE", "Prometheus text format", take_metrics},
     {"detailed-status", NULL, "exit with 5 where there was nothing to do", take_detailed_status},
     {NULL, NULL, NULL, NULL},
 };
@@ -422,7 +456,9 @@ int bake_arguments_parse(struct bake_arguments *a, struct parsing *p, int argc, 
                    : -ERR_INPUT;
     }
     a->bake.remote_url = remote_url(a->bake.remote_url);
-    rc = check_pins(a, e);
+    rc = report_files_check(&a->reports, e);
+    if (rc == 0)
+        rc = check_pins(a, e);
     if (rc == 0)
         rc = check_selection(a, e);
     if (rc == 0)

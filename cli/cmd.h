@@ -66,6 +66,8 @@ extern const struct command command_image;
 extern const struct command command_attach;
 extern const struct command command_detach;
 extern const struct command command_devices;
+extern const struct command command_report;
+extern const struct command command_doctor;
 
 /* Long options that every command takes; `option_global` handles them. */
 #define GLOBAL_LONG_OPTIONS                                                                        \

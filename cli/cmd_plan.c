@@ -178,6 +178,8 @@ static int run(struct global_options *g, int argc, char **argv)
     int status = p.status;
     if (rc < 0)
         status = report_error(&e);
+    else if (status < 0 && report_files_any(&a.reports))
+        status = usage_error(&command_plan, "reports are of bakes: a plan has none");
     else if (status < 0)
         status = plan(&a, g);
     bake_arguments_fini(&a);
