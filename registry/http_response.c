@@ -23,6 +23,7 @@ void http_response_fini(struct http_response *r)
     free(r->authenticate);
     free(r->location);
     free(r->encoding);
+    free(r->redirected);
     http_response_init(r);
 }
 
