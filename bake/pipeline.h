@@ -4,8 +4,12 @@
 #define TB2_BAKE_PIPELINE_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "bake/bake.h"
+#include "bake/history.h"
+#include "bake/remote.h"
+#include "bake/schedule.h"
 #include "bake/vm.h"
 #include "base/cancel.h"
 #include "blockdev/blockdev.h"
@@ -18,9 +22,14 @@ enum { FORMAT_VERSION = 1 };
 
 /* ---- Work that several tasks want and one does --------------------------------------------- */
 
+/* A failure that may pass (err_retryable) is only remembered for this long: then the next caller
+ * tries again. */
+enum { ONCE_FAILURE_MS = 4000 };
+
 struct once;
 int once_new(struct once **out, struct err *e) MUST_USE;
 void once_free(struct once *o);
+void once_set_failure_ms(struct once *o, int64_t ms); /* instead of ONCE_FAILURE_MS */
 /*
  * The first caller for `key` gets *mine = true, does the work and calls once_end. The others wait
  * for that and get *mine = false with its value, or its error.
@@ -31,22 +40,52 @@ int once_begin(struct once *o, const char *key, bool *mine, struct digest *value
 void once_end(struct once *o, const char *key, int rc, const struct digest *value,
               const struct err *e);
 
-/* ---- Room for VMs ---------------------------------------------------------------------------- */
+/* ---- Places ---------------------------------------------------------------------------------- */
 
-struct vm_gate {
+/* A number of places, of which each is taken for as long as some work goes on. */
+struct slots {
     pthread_mutex_t lock;
     pthread_cond_t freed;
-    unsigned slots;     /* VMs at once */
-    uint64_t memory_mb; /* of all of them together; one bigger than this runs alone */
-    unsigned used_slots;
-    uint64_t used_memory_mb;
-    size_t entered; /* how often vm_gate_enter let someone in */
+    unsigned count;
+    unsigned used;
 };
-void vm_gate_init(struct vm_gate *g, unsigned slots, uint64_t memory_mb);
-void vm_gate_fini(struct vm_gate *g);
-int vm_gate_enter(struct vm_gate *g, uint64_t memory_mb, const struct cancel *c,
-                  struct err *e) MUST_USE;
-void vm_gate_leave(struct vm_gate *g, uint64_t memory_mb);
+void slots_init(struct slots *s, unsigned count);
+void slots_fini(struct slots *s);
+/* NULL: there are places enough. */
+int slots_enter(struct slots *s, const struct cancel *c, struct err *e) MUST_USE;
+void slots_leave(struct slots *s);
+
+/* ---- Tags held to digests (pins.c) ----------------------------------------------------------- */
+
+struct pins;
+/* From the lock file, if there is one; also what to compare with. */
+int pins_open(struct pins **out, const struct bake_pins *o, struct err *e) MUST_USE;
+void pins_free(struct pins *p);
+/* The image is to be asked for anew. Before threads use the pins. */
+int pins_refresh(struct pins *p, const char *image, struct err *e) MUST_USE;
+/* *found with the digest that the image is held to. ERR_INPUT when it has none and must have one. */
+int pins_find(struct pins *p, const char *image, bool *found, struct digest *out,
+              struct err *e) MUST_USE;
+/* Bytes of the image's layers, from the lock file; 0: not known. */
+uint64_t pins_size(struct pins *p, const char *image);
+/* What the image stands for. ERR_DIGEST when it is held to something else. */
+int pins_note(struct pins *p, const char *image, const struct digest *digest, uint64_t size,
+              struct err *e) MUST_USE;
+/* Writes the lock file if it is another now. With `all`, images that nobody asked for leave it. */
+int pins_save(struct pins *p, bool all, struct err *e) MUST_USE;
+/* What moved, sorted; the caller frees it. */
+int pins_moves(struct pins *p, struct image_move **out, size_t *count, struct err *e) MUST_USE;
+
+/* ---- Room for layers that are ingested ------------------------------------------------------- */
+
+/* Layers of all tasks pass through one gate: `workers` threads hash and compress for all of them, and
+ * only a few are read at once. Thread-safe. */
+struct ingest_gate;
+int ingest_gate_new(struct ingest_gate **out, size_t workers, struct err *e) MUST_USE;
+void ingest_gate_free(struct ingest_gate *g); /* when nobody is inside */
+void ingest_gate_enter(struct ingest_gate *g);
+void ingest_gate_leave(struct ingest_gate *g);
+struct crew *ingest_gate_crew(struct ingest_gate *g);
 
 /* ---- The machine room: what any VM of this process needs ------------------------------------ */
 
@@ -132,6 +171,12 @@ int guest_wait_ready(struct guest *g, const struct recipe_ready *ready,
 
 /* ---- Images and disks ------------------------------------------------------------------------ */
 
+/* What an image's layer is to bakers who share a remote store. */
+enum layer_share {
+    SHARE_NONE,
+    SHARE_PUBLISH,   /* ours to send, once the store has it */
+    SHARE_ELSEWHERE, /* someone else makes it: not to be pulled or ingested now */
+};
 struct image_source;
 
 struct image {
@@ -139,8 +184,11 @@ struct image {
     struct oci_ref ref;
     const struct image_source *source;
     struct oci_layout *layout; /* of images in files */
+    struct digest root;        /* what the reference stands for: an index or a manifest */
     struct oci_manifest manifest;
     struct oci_config config;
+    enum layer_share *shares; /* one per layer; NULL: nothing is shared */
+    struct image_work *work;  /* layers on their way into the store, between pull and ingest */
 };
 
 /* Archives that are open, by their paths. */
@@ -158,6 +206,11 @@ struct image_room {
     struct store *store;
     struct registry *registry; /* NULL when offline */
     struct once *once;
+    struct remote *remote;  /* borrowed; NULL: none */
+    atomic_size_t ingested; /* layers */
+    struct pins *pins;      /* NULL: none */
+    struct slots *network;  /* transfers at once; NULL: any number */
+    struct ingest_gate *ingest;
     struct image_archives archives;
     bool offline;
     struct oci_platform platform; /* that is wanted */
@@ -211,28 +264,45 @@ int image_open_layer(struct image *i, struct image_room *r, size_t n, struct sou
 /* Forgets what the store has of the image's layers and is damaged. Before image_pull. */
 int image_drop_damaged(struct image *i, struct image_room *r, struct err *e) MUST_USE;
 
-/* Gets the blobs of the layers that are neither ingested nor here yet; nothing of an oci: image,
- * whose blobs are read where they are. */
+/*
+ * Gets the blobs of the layers that are not in the store and begins to ingest them as they arrive,
+ * several at once; returns when all have arrived. Nothing is fetched of a local image. What several
+ * images share is done once, by whichever comes first. `progress` is called by one thread at a time.
+ * An error of a blob that did not arrive; those of ingesting it are image_ingest's. Of several layers
+ * that fail, the lowest is reported.
+ */
 int image_pull(struct image *i, struct image_room *r, const struct registry_progress *progress,
                struct err *e) MUST_USE;
-/* Turns what was pulled into chunks and indexes. */
+/* After image_pull: waits until all layers are in the store, as chunks and indexes. */
 int image_ingest(struct image *i, struct image_room *r, struct err *e) MUST_USE;
+/* Ends what image_pull began and image_ingest did not wait for. */
+void image_work_free(struct image_work *w);
 /* The disk of the image with `free_size` bytes of free room, as a stored map. */
 int image_assemble(struct image *i, struct image_room *r, uint64_t free_size,
                    struct block_map **out, struct digest *digest, struct err *e) MUST_USE;
 
 /* Layers as the store keeps them (docs/formats/store.md). */
 bool layer_has(struct store *s, const struct digest *diff_id);
-/* Forgets the layer if its file is damaged or chunks of it are missing, so that it is made again. */
-void layer_drop_damaged(struct store *s, const struct digest *diff_id);
+/* Forgets the layer if its file is damaged or chunks of it are missing, so that it is made again.
+ * `elsewhere`: a remote store has the layer, and with it chunks that are missing here. */
+void layer_drop_damaged(struct store *s, const struct digest *diff_id, bool elsewhere);
 /* A blob that is to become a layer of the store. */
 struct layer_blob {
     const struct source *source;
     const struct oci_descriptor *descriptor;
     const struct digest *diff_id;
 };
-int layer_ingest(struct store *s, const struct layer_blob *blob, size_t workers,
+/* Waits for a place in the gate first. A layer is not made durable: one that a power cut damages is
+ * made again, and the map of a disk that needs it syncs it (docs/decisions/0012-ingest.md). */
+int layer_ingest(struct store *s, const struct layer_blob *blob, struct ingest_gate *g,
                  const struct cancel *c, struct err *e) MUST_USE;
+/* A layer's file, decoded; *region is the name of its region's map. The bytes may come from anywhere:
+ * ERR_CORRUPT. */
+int layer_decode_file(const struct buf *file, struct digest *region, struct oci_layer **layer,
+                      struct err *e) MUST_USE;
+/* Name of the region's map of a layer that the store has. */
+int layer_region(struct store *s, const struct digest *diff_id, struct digest *region,
+                 struct err *e) MUST_USE;
 int layer_load(struct store *s, const struct digest *diff_id, struct oci_layer **layer,
                struct block_map **region, struct err *e) MUST_USE;
 /* Checks the file of a layer, without marking it as used; *region is its region's map. */
@@ -266,6 +336,9 @@ int template_from_document(struct template **out, const struct json *document,
 /* Stores the document as a record and the key's pointer to it. */
 int template_put(struct store *s, const struct digest *key, const struct json *document,
                  struct digest *record, struct err *e) MUST_USE;
+/* Notes in `past` ({task: {record, time_ns}}) what the alias stands for, if it is newer than what is
+ * there. */
+int catalog_note(struct store *s, const char *alias, struct json *past, struct err *e) MUST_USE;
 /* Points the alias to the record. */
 int catalog_put(struct store *s, const char *alias, const char *task, const struct digest *key,
                 const struct digest *record, struct err *e) MUST_USE;
@@ -284,6 +357,30 @@ int ready_decode(struct recipe_ready *out, const struct json *document, struct e
 struct json *ready_encode(const struct recipe_ready *r);
 void ready_fini(struct recipe_ready *r);
 
+/* ---- Remote stores (remote_layers.c, remote_template.c) --------------------------------------- */
+
+/* In all of these `r` may be NULL: no remote store, nothing to do. A remote store that fails is
+ * logged, and done without. */
+
+/* Takes over the image's layers that the remote store has, claims those that nobody has; *waiting:
+ * some are left to someone else (image->shares), and to be asked for again. */
+int remote_image_begin(struct remote *r, struct image *i, bool *waiting, struct err *e) MUST_USE;
+/* Publishes what was claimed and is in the store now, gives the claims back. `result` (with its error
+ * in `e`) is that of the work in between; it is returned. */
+int remote_image_end(struct remote *r, const struct image *i, int result, struct err *e) MUST_USE;
+bool remote_has_layer(struct remote *r, const struct digest *diff_id);
+/* Sleeps between two looks at what someone else does; *round counts them. */
+int remote_wait(struct remote *r, unsigned *round, struct err *e) MUST_USE;
+
+/* The template with this key: taken over (then the store has it), or claimed, or *busy: someone else
+ * makes it. */
+int remote_template_begin(struct remote *r, const struct digest *key, bool *busy,
+                          struct err *e) MUST_USE;
+/* Publishes a template unless the remote store has it, and its catalog entry; gives the claim back.
+ * `image` may be NULL. */
+void remote_template_publish(struct remote *r, const struct template *t, const struct image *image);
+void remote_template_drop(struct remote *r, const struct digest *key);
+
 /* ---- One task -------------------------------------------------------------------------------- */
 
 struct run {
@@ -293,20 +390,47 @@ struct run {
     struct json *recipe_json;
     struct image_room images;
     struct machine_room machines;
-    struct vm_gate gate;
+    struct remote *remote;     /* NULL: none */
+    struct bake_limits limits; /* settled */
+    struct slots network;
+    struct slots cpu;
+    struct pins *pins;
+    struct history *history;
+    struct task_set *set;
+    bool whole_set;     /* every task of it was selected */
+    struct json *past;  /* what the catalog has of tasks: name to record, once it was needed */
     struct e2b *server; /* NULL: local catalog only */
+    bool plan_only;
+    struct baking *bakings; /* one per result */
+    size_t count;
+    atomic_size_t unresolved; /* tasks whose image is not known yet */
+    atomic_int retries_left;
+    atomic_size_t vm_tasks;
     pthread_mutex_t event_lock;
+    pthread_mutex_t past_lock;
     int journal_fd;
 };
 
-/* A task under way. */
+/* The kinds of work that are limited separately. */
+enum lane { LANE_RESOLVE, LANE_DISK, LANE_VM, LANE_SERVER, LANE_COUNT };
+
+/* A task under way: what it takes from one lane to the next. Everything else is found again in the
+ * store, so a task that waits takes little memory. */
 struct baking {
     struct run *run;
     struct bake_task_result *result;
-    struct task *task;
-    struct image *image;
-    struct template *template;
-    int64_t stage_start_ms;
+    struct task *task; /* NULL: it could not be read */
+    enum lane lane;    /* that it is in, or waits for */
+    unsigned attempts; /* failed tries in this lane */
+    bool resolved;     /* its image was known, or could not be */
+    bool put_off;      /* another baker is at it */
+    bool unchanged;    /* the template was there */
+    struct digest key;
+    struct digest base;        /* map of the assembled disk */
+    struct digest record;      /* of the template */
+    struct image *image;       /* while it is worked on */
+    struct template *template; /* the same */
+    int64_t stage_start_ms;    /* 0: in no stage */
     uint64_t transfer_total;
 };
 
@@ -317,8 +441,21 @@ struct baking {
  */
 int run_lock(int *fd, struct store *s, struct err *e) MUST_USE;
 
-/* Takes a task through all stages; the result is in result->outcome and result->err. */
-void bake_task(struct run *run, struct bake_task_result *result);
+/* The tasks of a run (run_tasks.c): finds the set, selects, reads, names aliases. ERR_INPUT when two
+ * tasks have the same alias. */
+int run_choose_tasks(struct run *run, struct bake_report *out, struct err *e) MUST_USE;
+
+/* What a person named and is not there becomes ERR_INPUT with the hint; others stay. */
+int run_blame_input(struct err *e, const char *hint);
+
+/* For the scheduler (task.c): the first lane of a task, its work in the lane it is in, its end when
+ * the run was told to stop. */
+struct schedule_next task_first(void *run, size_t index);
+struct schedule_next task_work(void *run, size_t index);
+void task_drop(void *run, size_t index);
+
+/* What of a task's inputs is new since its last template (why.c); free with free(). */
+int task_why(struct baking *b, char **out, struct err *e) MUST_USE;
 
 /* Boot, steps, ready, snapshot: the template's document. */
 int warm_task(struct baking *b, const struct block_map *disk, const struct digest *base_disk,
@@ -334,6 +471,8 @@ void baking_stage(struct baking *b, enum bake_stage stage);
 void baking_progress(struct baking *b, uint64_t done, uint64_t total);
 void baking_output(void *baking, const char *line);
 void baking_finish(struct baking *b);
+void baking_wait(struct baking *b);
+void baking_retried(struct baking *b, const struct err *why);
 void run_event(struct run *run, const struct bake_event *event);
 
 /* Opens the run's journal; *path is its name in the store, free with free(). */

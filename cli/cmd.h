@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "bake/bake.h"
+#include "bake/remote.h"
 #include "base/cancel.h"
 #include "base/err.h"
 #include "base/log.h"
@@ -19,6 +20,9 @@ enum {
     EXIT_USAGE = 2,
     EXIT_ENVIRONMENT = 3,
     EXIT_BUSY = 4,
+    EXIT_NOTHING = 5, /* nothing to do; only where --detailed-status asks for it */
+    EXIT_RATE_LIMITED =
+        6, /* a far end limits how often it may be asked; of a bake: nothing else failed */
     EXIT_TOOL_FAILED = 125, /* `run`: the tool failed, not the command */
     EXIT_INTERRUPTED = 130,
 };
@@ -33,6 +37,7 @@ struct global_options {
     const char *registries; /* --registries; NULL: the usual places */
     const char *ca_file;    /* --ca */
     struct cancel *cancel;
+    struct cancel *drain; /* see drain_first */
 };
 
 struct option_row;
@@ -50,11 +55,13 @@ struct command {
 };
 
 extern const struct command command_bake;
+extern const struct command command_plan;
 extern const struct command command_ls;
 extern const struct command command_show;
 extern const struct command command_run;
 extern const struct command command_verify;
 extern const struct command command_disk;
+extern const struct command command_remote;
 extern const struct command command_store;
 extern const struct command command_image;
 extern const struct command command_attach;
@@ -88,6 +95,17 @@ int usage_error(const struct command *c, const char *fmt, ...) PRINTF_LIKE(2, 3)
 int open_store(struct store **out, const struct global_options *g, struct err *e) MUST_USE;
 /* For commands that read it: ERR_NOTFOUND where there is none. */
 int open_existing_store(struct store **out, const struct global_options *g, struct err *e) MUST_USE;
+
+/* The remote store's URL: `given`, else $TB2_BAKE_REMOTE, else NULL. */
+const char *remote_url(const char *given);
+/* $TB2_BAKE_REMOTE_LEASE, seconds, as remote_options.lease_ms. */
+int remote_lease(int64_t *lease_ms, struct err *e) MUST_USE;
+/* Opens the store (made where there is none) and the remote store with remote_url(url), which it
+ * takes chunks from; neither where no URL is set. */
+int open_remote(struct remote **out, struct store **s, const struct global_options *g,
+                const char *url, struct err *e) MUST_USE;
+/* From now on the first SIGINT sets global_options.drain, the next one global_options.cancel. */
+void drain_first(void);
 
 /* Reads --registries, or the file in the usual place that is there, and --ca; for
  * registry_network_fini. */

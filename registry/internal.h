@@ -72,6 +72,7 @@ struct http_response {
     char *content_digest; /* Docker-Content-Digest */
     char *authenticate;   /* all WWW-Authenticate values, joined by ", " */
     char *location;       /* as sent; only of an answer that was not followed */
+    char *etag;           /* as sent, quotes included */
     char *encoding;       /* Content-Encoding, unless "identity": the bytes are as sent */
     char *redirected;     /* host:port that answered, where redirects led away from the URL's own;
                              its challenges are about no login of ours */
