@@ -73,6 +73,7 @@ struct http_response {
     char *authenticate;   /* all WWW-Authenticate values, joined by ", " */
     char *location;       /* as sent; only of an answer that was not followed */
     char *encoding;       /* Content-Encoding, unless "identity": the bytes are as sent */
+    char *next_token;     /* x-next-token: where a list goes on */
     bool has_length;
     uint64_t length; /* Content-Length */
     bool has_range;  /* Content-Range: bytes first-last/total */

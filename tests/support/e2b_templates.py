@@ -90,6 +90,9 @@ class Templates:
     def building(self):
         return sum(b.status == "building" for t in self.all.values() for b in t.builds)
 
+    def waiting(self):
+        return sum(b.status == "waiting" for t in self.all.values() for b in t.builds)
+
     def schedule(self, build):
         setup = self.state.setup
         quick = bool(build.spec.get("fromTemplate"))
@@ -104,9 +107,9 @@ class Templates:
         for t in self.all.values():
             for b in t.builds:
                 if b.status == "building" and b.ends_ms is not None and b.ends_ms <= now:
-                    self.end(t, b)
+                    self.end(t, b, b.ends_ms)
 
-    def end(self, template, build):
+    def end(self, template, build, at_ms=None):
         fail = self.state.setup.get("fail")
         hit = fail and ("image" not in fail or fail["image"] == build.spec.get("fromImage"))
         if hit and self.failures != 0:
@@ -114,10 +117,10 @@ class Templates:
             build.failure = {k: v for k, v in fail.items() if k in ("step", "message")}
         build.status = "error" if build.failure else "ready"
         build.lines = max(build.lines, self.state.setup.get("log_lines", 0))
-        build.updated_ms = self.state.now_ms()
+        build.updated_ms = self.state.now_ms() if at_ms is None else at_ms
         if build.status == "ready":
             template.tags["default"] = build.id
-        self.state.note(build.status, template.alias)
+        self.state.log.append([build.updated_ms, build.status, template.alias])
 
     def by_alias(self, alias):
         return next((t for t in self.all.values() if t.alias == alias), None)
@@ -146,7 +149,8 @@ class Templates:
 
     def capacity(self, at):
         setup = self.state.setup
-        if "capacity" not in setup or setup.get("capacity_at", "start") != at or self.building() < setup["capacity"]:
+        busy = self.building() + (self.waiting() if at == "create" else 0)
+        if "capacity" not in setup or setup.get("capacity_at", "start") != at or busy < setup["capacity"]:
             return
         a = setup.get("capacity_answer", {})
         headers = {"Retry-After": str(a["retry_after"])} if "retry_after" in a else None
