@@ -76,6 +76,7 @@ struct http_response {
     char *encoding;       /* Content-Encoding, unless "identity": the bytes are as sent */
     char *redirected;     /* host:port that answered, where redirects led away from the URL's own;
                              its challenges are about no login of ours */
+    char *next_token;     /* x-next-token: where a list goes on */
     bool has_length;
     uint64_t length; /* Content-Length */
     bool has_range;  /* Content-Range: bytes first-last/total */
