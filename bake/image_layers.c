@@ -73,7 +73,11 @@ static int download(struct image *i, struct image_room *r, const struct oci_desc
     if (rc == 0 && d->size > (uint64_t)st.st_size)
         rc = file_need_room(fd, d->size - (uint64_t)st.st_size, e);
     if (rc == 0)
-        rc = registry_blob(r->registry, &i->ref, d, fd, progress, e);
+        rc = slots_enter(r->network, r->cancel, e);
+    if (rc < 0)
+        return rc;
+    rc = registry_blob(r->registry, &i->ref, d, fd, progress, e);
+    slots_leave(r->network);
     if (rc < 0)
         return rc;
     if (fdatasync(fd) < 0 || renameat(dir, partial, dir, final) < 0)
@@ -119,7 +123,11 @@ static int ingest_blob(struct image *i, struct image_room *r, size_t n, struct e
     if (rc < 0)
         return rc;
     struct layer_blob blob = {&source, d, &i->config.diff_ids[n]};
-    rc = layer_ingest(r->store, &blob, machine_cores(), r->cancel, e);
+    rc = slots_enter(r->cpu, r->cancel, e);
+    if (rc == 0) {
+        rc = layer_ingest(r->store, &blob, machine_cores(), r->cancel, e);
+        slots_leave(r->cpu);
+    }
     source_close(&source);
     return rc;
 }

@@ -124,8 +124,9 @@ static int add_recipe_step(struct server_steps *s, const struct recipe_step *ste
 
 static int make_steps(struct server_steps *s, const struct baking *b, struct err *e)
 {
-    /* Root first, said outright: servers differ in whom they start with. */
-    int rc = add_step(s, "USER", "root", NULL, e);
+    /* The user first, said outright: servers differ in whom they start with. */
+    const char *user = b->task->user ? b->task->user : "root";
+    int rc = add_step(s, "USER", user, NULL, e);
     for (size_t i = 0; rc == 0 && i < b->task->env_count; i++)
         rc = add_step(s, "ENV", b->task->env[i].name, b->task->env[i].value, e);
     for (size_t i = 0; rc == 0 && i < b->run->recipe->step_count; i++)
