@@ -87,5 +87,8 @@ int golden_try(const struct golden_task *t, struct golden_result *r, struct err 
 /* The value of a variable of task.toml: what was given for it, else the task's own; NULL: there is
  * none. Borrowed. */
 const char *golden_variable(const struct golden_options *o, const struct trial_variable *v);
+/* ERR_INPUT when the script `name` needs one that was not given. */
+int golden_check_variables(const struct golden_options *o, const struct trial_script *s,
+                           const char *name, struct err *e) MUST_USE;
 
 #endif

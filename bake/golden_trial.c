@@ -57,6 +57,19 @@ const char *golden_variable(const struct golden_options *o, const struct trial_v
     return v->value;
 }
 
+int golden_check_variables(const struct golden_options *o, const struct trial_script *s,
+                           const char *name, struct err *e)
+{
+    for (size_t i = 0; i < s->env_count; i++) {
+        if (golden_variable(o, &s->env[i]))
+            continue;
+        err_set(e, ERR_INPUT, "%s needs the variable %s", name, s->env[i].host);
+        return err_hint(e, "give it with --env %s, or leave the task out (--exclude)",
+                        s->env[i].host);
+    }
+    return 0;
+}
+
 /* Those of the template, then what task.toml leaves to the host, then the script's own. */
 static int make_context(struct guest_context *c, const struct trial *t, const struct script *s,
                         struct err *e)
@@ -71,16 +84,13 @@ static int make_context(struct guest_context *c, const struct trial *t, const st
         if (value)
             rc = guest_context_set(c, v->name, value, e);
     }
+    if (rc == 0)
+        rc = golden_check_variables(task->options, s->said, s->name, e);
     if (rc == 0 && s->said == &task->trial->solve)
         rc = guest_context_set(c, "DEBIAN_FRONTEND", "noninteractive", e);
     for (size_t i = 0; rc == 0 && i < s->said->env_count; i++) {
         const struct trial_variable *v = &s->said->env[i];
-        const char *value = golden_variable(task->options, v);
-        if (!value) {
-            err_set(e, ERR_INPUT, "%s needs the variable %s", s->name, v->host);
-            return err_hint(e, "give it with --env %s, or leave the task out (--exclude)", v->host);
-        }
-        rc = guest_context_set(c, v->name, value, e);
+        rc = guest_context_set(c, v->name, golden_variable(task->options, v), e);
     }
     return rc;
 }
