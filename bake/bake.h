@@ -188,8 +188,11 @@ struct bake_options {
     struct bake_pins pins;
     struct bake_limits limits;
     const char *recipe_path;
-    bool force; /* bake although the template is there */
+    bool force;            /* bake although the template is there */
+    int compression_level; /* of new chunks, zstd's; 0: the store's default */
     enum vm_accel accel;
+    const char *remote_url;  /* remote store shared with other bakers (bake/remote.h); NULL: none */
+    int64_t remote_lease_ms; /* see remote_options */
     struct image_options images;
     const char *e2b_api_url; /* NULL: local catalog only */
     const char *e2b_api_key;
@@ -215,6 +218,8 @@ struct bake_report {
     bool has_quota;
     uint64_t quota_remaining, quota_limit;
     size_t vm_tasks; /* tasks that started VMs */
+    size_t layers_ingested;
+    struct json *remote; /* what went over to and came from the remote store; NULL: there is none */
     struct store_stats store;
     char *journal;            /* path of the run's journal, relative to the store */
     struct image_move *moves; /* against the lock file; sorted by image */

@@ -86,34 +86,51 @@ static int layer_commit(struct store *s, const struct digest *diff_id, const str
         rc = buf_add(&file, index.data, index.len, e);
     char path[LAYER_PATH_MAX];
     layer_path(path, diff_id);
+    AUTO_FILE_TMP struct file_tmp t = {.fd = -1};
     if (rc == 0)
-        rc = file_put(store_tmp_dir(s), store_dir(s), path, file.data, file.len, e);
-    return rc;
+        rc = file_tmp_open(&t, store_tmp_dir(s), e);
+    if (rc == 0)
+        rc = file_write_full(t.fd, file.data, file.len, e);
+    if (rc == 0)
+        rc = file_tmp_commit(&t, store_dir(s), path, false, e);
+    return rc < 0 ? err_in(e, "%s", path) : 0;
 }
 
-int layer_ingest(struct store *s, const struct layer_blob *blob, size_t workers,
-                 const struct cancel *c, struct err *e)
+static int ingest_inside(struct store *s, const struct layer_blob *blob, struct crew *crew,
+                         const struct cancel *c, struct err *e)
 {
     static const struct oci_data_ops ops = {region_begin, region_data, region_end};
     AUTO_REGION_WRITER struct region_writer *writer = NULL;
     AUTO_OCI_LAYER struct oci_layer *layer = NULL;
     AUTO_BLOCK_MAP struct block_map *region = NULL;
-    int rc = region_writer_new(&writer, s, workers, e);
+    int rc = region_writer_new_on(&writer, s, crew, e);
     if (rc < 0)
         return rc;
     struct oci_layer_options options = {.blob = *blob->descriptor,
                                         .diff_id = *blob->diff_id,
                                         .ops = &ops,
                                         .ctx = writer,
+                                        .threads = crew_size(crew) > 1,
                                         .cancel = c};
     rc = oci_layer_read(&layer, blob->source, &options, e);
     if (rc == 0)
         rc = region_writer_finish(writer, &region, e);
     struct digest map;
     if (rc == 0)
-        rc = store_put_map(s, region, &map, e);
+        rc = store_put_map_unsynced(s, region, &map, e);
     if (rc == 0)
         rc = layer_commit(s, blob->diff_id, layer, &map, e);
+    return rc;
+}
+
+int layer_ingest(struct store *s, const struct layer_blob *blob, struct ingest_gate *g,
+                 const struct cancel *c, struct err *e)
+{
+    ingest_gate_enter(g);
+    int rc = cancel_check(c, e);
+    if (rc == 0)
+        rc = ingest_inside(s, blob, ingest_gate_crew(g), c, e);
+    ingest_gate_leave(g);
     return rc;
 }
 
@@ -164,7 +181,7 @@ int layer_inspect(struct store *s, const char *path, struct digest *region, stru
 }
 
 /* Whether the layer can be used: its file and its region's map are sound, its chunks are there. */
-static int layer_check(struct store *s, const struct digest *diff_id, struct err *e)
+static int layer_check(struct store *s, const struct digest *diff_id, bool elsewhere, struct err *e)
 {
     AUTO_BUF struct buf file;
     AUTO_BLOCK_MAP struct block_map *region = NULL;
@@ -173,7 +190,7 @@ static int layer_check(struct store *s, const struct digest *diff_id, struct err
     int rc = layer_read(s, diff_id, &file, &map, &index, e);
     if (rc == 0)
         rc = store_get_map(s, &map, &region, e);
-    for (size_t i = 0; rc == 0 && i < block_map_count(region); i++) {
+    for (size_t i = 0; rc == 0 && !elsewhere && i < block_map_count(region); i++) {
         const struct digest *chunk = &block_map_extent(region, i)->chunk;
         if (i == 0 || !digest_equal(chunk, &block_map_extent(region, i - 1)->chunk))
             rc = store_check_chunk(s, chunk, e);
@@ -181,10 +198,10 @@ static int layer_check(struct store *s, const struct digest *diff_id, struct err
     return rc;
 }
 
-void layer_drop_damaged(struct store *s, const struct digest *diff_id)
+void layer_drop_damaged(struct store *s, const struct digest *diff_id, bool elsewhere)
 {
     struct err e = ERR_INIT;
-    if (!layer_has(s, diff_id) || layer_check(s, diff_id, &e) == 0)
+    if (!layer_has(s, diff_id) || layer_check(s, diff_id, elsewhere, &e) == 0)
         return;
     if (e.class != ERR_CORRUPT && e.class != ERR_DIGEST && e.class != ERR_NOTFOUND)
         return; /* using it will say the same */
@@ -192,6 +209,22 @@ void layer_drop_damaged(struct store *s, const struct digest *diff_id)
     layer_path(path, diff_id);
     log_event(LOG_WARN, "bake", "%s: made again: %s", path, e.text);
     unlinkat(store_dir(s), path, 0);
+}
+
+int layer_decode_file(const struct buf *file, struct digest *region, struct oci_layer **layer,
+                      struct err *e)
+{
+    struct cursor index;
+    int rc = layer_open_file(file, region, &index, e);
+    return rc < 0 ? rc : oci_layer_decode(layer, index.at, index.left, e);
+}
+
+int layer_region(struct store *s, const struct digest *diff_id, struct digest *region,
+                 struct err *e)
+{
+    AUTO_BUF struct buf file;
+    struct cursor index;
+    return layer_read(s, diff_id, &file, region, &index, e);
 }
 
 int layer_load(struct store *s, const struct digest *diff_id, struct oci_layer **layer,

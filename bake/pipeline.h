@@ -8,6 +8,7 @@
 
 #include "bake/bake.h"
 #include "bake/history.h"
+#include "bake/remote.h"
 #include "bake/schedule.h"
 #include "bake/vm.h"
 #include "base/cancel.h"
@@ -74,6 +75,17 @@ int pins_note(struct pins *p, const char *image, const struct digest *digest, ui
 int pins_save(struct pins *p, bool all, struct err *e) MUST_USE;
 /* What moved, sorted; the caller frees it. */
 int pins_moves(struct pins *p, struct image_move **out, size_t *count, struct err *e) MUST_USE;
+
+/* ---- Room for layers that are ingested ------------------------------------------------------- */
+
+/* Layers of all tasks pass through one gate: `workers` threads hash and compress for all of them, and
+ * only a few are read at once. Thread-safe. */
+struct ingest_gate;
+int ingest_gate_new(struct ingest_gate **out, size_t workers, struct err *e) MUST_USE;
+void ingest_gate_free(struct ingest_gate *g); /* when nobody is inside */
+void ingest_gate_enter(struct ingest_gate *g);
+void ingest_gate_leave(struct ingest_gate *g);
+struct crew *ingest_gate_crew(struct ingest_gate *g);
 
 /* ---- The machine room: what any VM of this process needs ------------------------------------ */
 
@@ -159,6 +171,12 @@ int guest_wait_ready(struct guest *g, const struct recipe_ready *ready,
 
 /* ---- Images and disks ------------------------------------------------------------------------ */
 
+/* What an image's layer is to bakers who share a remote store. */
+enum layer_share {
+    SHARE_NONE,
+    SHARE_PUBLISH,   /* ours to send, once the store has it */
+    SHARE_ELSEWHERE, /* someone else makes it: not to be pulled or ingested now */
+};
 struct image_source;
 
 struct image {
@@ -169,6 +187,8 @@ struct image {
     struct digest root;        /* what the reference stands for: an index or a manifest */
     struct oci_manifest manifest;
     struct oci_config config;
+    enum layer_share *shares; /* one per layer; NULL: nothing is shared */
+    struct image_work *work;  /* layers on their way into the store, between pull and ingest */
 };
 
 /* Archives that are open, by their paths. */
@@ -186,9 +206,11 @@ struct image_room {
     struct store *store;
     struct registry *registry; /* NULL when offline */
     struct once *once;
-    struct pins *pins;     /* NULL: none */
-    struct slots *network; /* transfers at once; NULL: any number */
-    struct slots *cpu;     /* layers ingested at once; NULL: any number */
+    struct remote *remote;  /* borrowed; NULL: none */
+    atomic_size_t ingested; /* layers */
+    struct pins *pins;      /* NULL: none */
+    struct slots *network;  /* transfers at once; NULL: any number */
+    struct ingest_gate *ingest;
     struct image_archives archives;
     bool offline;
     struct oci_platform platform; /* that is wanted */
@@ -242,28 +264,45 @@ int image_open_layer(struct image *i, struct image_room *r, size_t n, struct sou
 /* Forgets what the store has of the image's layers and is damaged. Before image_pull. */
 int image_drop_damaged(struct image *i, struct image_room *r, struct err *e) MUST_USE;
 
-/* Gets the blobs of the layers that are neither ingested nor here yet; nothing of an oci: image,
- * whose blobs are read where they are. */
+/*
+ * Gets the blobs of the layers that are not in the store and begins to ingest them as they arrive,
+ * several at once; returns when all have arrived. Nothing is fetched of a local image. What several
+ * images share is done once, by whichever comes first. `progress` is called by one thread at a time.
+ * An error of a blob that did not arrive; those of ingesting it are image_ingest's. Of several layers
+ * that fail, the lowest is reported.
+ */
 int image_pull(struct image *i, struct image_room *r, const struct registry_progress *progress,
                struct err *e) MUST_USE;
-/* Turns what was pulled into chunks and indexes. */
+/* After image_pull: waits until all layers are in the store, as chunks and indexes. */
 int image_ingest(struct image *i, struct image_room *r, struct err *e) MUST_USE;
+/* Ends what image_pull began and image_ingest did not wait for. */
+void image_work_free(struct image_work *w);
 /* The disk of the image with `free_size` bytes of free room, as a stored map. */
 int image_assemble(struct image *i, struct image_room *r, uint64_t free_size,
                    struct block_map **out, struct digest *digest, struct err *e) MUST_USE;
 
 /* Layers as the store keeps them (docs/formats/store.md). */
 bool layer_has(struct store *s, const struct digest *diff_id);
-/* Forgets the layer if its file is damaged or chunks of it are missing, so that it is made again. */
-void layer_drop_damaged(struct store *s, const struct digest *diff_id);
+/* Forgets the layer if its file is damaged or chunks of it are missing, so that it is made again.
+ * `elsewhere`: a remote store has the layer, and with it chunks that are missing here. */
+void layer_drop_damaged(struct store *s, const struct digest *diff_id, bool elsewhere);
 /* A blob that is to become a layer of the store. */
 struct layer_blob {
     const struct source *source;
     const struct oci_descriptor *descriptor;
     const struct digest *diff_id;
 };
-int layer_ingest(struct store *s, const struct layer_blob *blob, size_t workers,
+/* Waits for a place in the gate first. A layer is not made durable: one that a power cut damages is
+ * made again, and the map of a disk that needs it syncs it (docs/decisions/0012-ingest.md). */
+int layer_ingest(struct store *s, const struct layer_blob *blob, struct ingest_gate *g,
                  const struct cancel *c, struct err *e) MUST_USE;
+/* A layer's file, decoded; *region is the name of its region's map. The bytes may come from anywhere:
+ * ERR_CORRUPT. */
+int layer_decode_file(const struct buf *file, struct digest *region, struct oci_layer **layer,
+                      struct err *e) MUST_USE;
+/* Name of the region's map of a layer that the store has. */
+int layer_region(struct store *s, const struct digest *diff_id, struct digest *region,
+                 struct err *e) MUST_USE;
 int layer_load(struct store *s, const struct digest *diff_id, struct oci_layer **layer,
                struct block_map **region, struct err *e) MUST_USE;
 /* Checks the file of a layer, without marking it as used; *region is its region's map. */
@@ -318,6 +357,30 @@ int ready_decode(struct recipe_ready *out, const struct json *document, struct e
 struct json *ready_encode(const struct recipe_ready *r);
 void ready_fini(struct recipe_ready *r);
 
+/* ---- Remote stores (remote_layers.c, remote_template.c) --------------------------------------- */
+
+/* In all of these `r` may be NULL: no remote store, nothing to do. A remote store that fails is
+ * logged, and done without. */
+
+/* Takes over the image's layers that the remote store has, claims those that nobody has; *waiting:
+ * some are left to someone else (image->shares), and to be asked for again. */
+int remote_image_begin(struct remote *r, struct image *i, bool *waiting, struct err *e) MUST_USE;
+/* Publishes what was claimed and is in the store now, gives the claims back. `result` (with its error
+ * in `e`) is that of the work in between; it is returned. */
+int remote_image_end(struct remote *r, const struct image *i, int result, struct err *e) MUST_USE;
+bool remote_has_layer(struct remote *r, const struct digest *diff_id);
+/* Sleeps between two looks at what someone else does; *round counts them. */
+int remote_wait(struct remote *r, unsigned *round, struct err *e) MUST_USE;
+
+/* The template with this key: taken over (then the store has it), or claimed, or *busy: someone else
+ * makes it. */
+int remote_template_begin(struct remote *r, const struct digest *key, bool *busy,
+                          struct err *e) MUST_USE;
+/* Publishes a template unless the remote store has it, and its catalog entry; gives the claim back.
+ * `image` may be NULL. */
+void remote_template_publish(struct remote *r, const struct template *t, const struct image *image);
+void remote_template_drop(struct remote *r, const struct digest *key);
+
 /* ---- One task -------------------------------------------------------------------------------- */
 
 struct run {
@@ -327,6 +390,7 @@ struct run {
     struct json *recipe_json;
     struct image_room images;
     struct machine_room machines;
+    struct remote *remote;     /* NULL: none */
     struct bake_limits limits; /* settled */
     struct slots network;
     struct slots cpu;
@@ -358,6 +422,8 @@ struct baking {
     struct task *task; /* NULL: it could not be read */
     enum lane lane;    /* that it is in, or waits for */
     unsigned attempts; /* failed tries in this lane */
+    bool resolved;     /* its image was known, or could not be */
+    bool put_off;      /* another baker is at it */
     bool unchanged;    /* the template was there */
     struct digest key;
     struct digest base;        /* map of the assembled disk */

@@ -76,6 +76,21 @@ static int open_server(struct run *run, struct err *e)
     return e2b_new(&run->server, &server, e);
 }
 
+static int open_remote(struct run *run, struct err *e)
+{
+    const struct bake_options *o = run->options;
+    if (!o->remote_url || o->images.offline || run->plan_only)
+        return 0;
+    struct remote_options remote = {.url = o->remote_url,
+                                    .docker_config = o->images.docker_config,
+                                    .plain_http_hosts = o->images.plain_http_hosts,
+                                    .lease_ms = o->remote_lease_ms,
+                                    .cancel = o->cancel};
+    int rc = remote_open(&run->remote, run->store, &remote, e);
+    run->images.remote = run->remote;
+    return rc;
+}
+
 static int load_recipe(struct run *run, struct err *e)
 {
     int rc = recipe_load(&run->recipe, run->options->recipe_path, e);
@@ -109,7 +124,8 @@ static int run_open(struct run *run, struct bake_report *out, struct err *e)
         rc = image_room_open(&run->images, run->store, &o->images, o->cancel, e);
     run->images.pins = run->pins;
     run->images.network = &run->network;
-    run->images.cpu = &run->cpu;
+    if (rc == 0)
+        rc = open_remote(run, e);
     if (rc == 0)
         rc = open_server(run, e);
     if (rc == 0)
@@ -126,6 +142,7 @@ static void run_close(struct run *run)
 {
     machine_room_close(&run->machines);
     image_room_close(&run->images);
+    remote_close(run->remote);
     e2b_free(run->server);
     for (size_t i = 0; i < run->count; i++)
         task_free(run->bakings[i].task);
@@ -182,6 +199,29 @@ static int run_tasks(struct run *run, struct err *e)
     return schedule_run(&options, run->count, task_first, e);
 }
 
+static struct json *describe_remote(const struct remote *remote)
+{
+    struct remote_stats s = remote_stats(remote);
+    const struct {
+        const char *name;
+        uint64_t value;
+    } numbers[] = {{"layers_taken", s.layers_taken},
+                   {"templates_taken", s.templates_taken},
+                   {"layers_sent", s.layers_sent},
+                   {"templates_sent", s.templates_sent},
+                   {"chunks_sent", s.chunks_sent},
+                   {"chunk_bytes_sent", s.chunk_bytes_sent},
+                   {"chunks_fetched", s.chunks_fetched},
+                   {"chunk_bytes_fetched", s.chunk_bytes_fetched},
+                   {"requests", s.requests},
+                   {"claims_lost", s.claims_lost}};
+    struct json *j = json_new_object();
+    json_set(j, "name", json_new_string(remote_name(remote)));
+    for (size_t i = 0; i < ARRAY_LEN(numbers); i++)
+        json_set(j, numbers[i].name, json_new_integer((int64_t)numbers[i].value));
+    return j;
+}
+
 static int fill_report(struct bake_report *out, struct run *run, int64_t start_ms, struct err *e)
 {
     out->wall_ms = clock_ms() - start_ms;
@@ -198,6 +238,9 @@ static int fill_report(struct bake_report *out, struct run *run, int64_t start_m
     out->quota_remaining = stats.quota_remaining;
     out->quota_limit = stats.quota_limit;
     out->vm_tasks = atomic_load(&run->vm_tasks);
+    out->layers_ingested = atomic_load(&run->images.ingested);
+    if (run->remote)
+        out->remote = describe_remote(run->remote);
     out->store = store_stats(run->store);
     return pins_moves(run->pins, &out->moves, &out->move_count, e);
 }
@@ -240,6 +283,8 @@ int bake_run(struct bake_report *out, struct store *s, const struct bake_options
         return rc;
     if (o->force)
         store_distrust(s);
+    if (o->compression_level)
+        store_set_compression_level(s, o->compression_level);
     struct run run;
     run_init(&run, s, o, false);
     rc = run_open(&run, out, e);
@@ -307,5 +352,6 @@ void bake_report_fini(struct bake_report *r)
         free(r->moves[i].image);
     free(r->moves);
     free(r->journal);
+    json_free(r->remote);
     *r = (struct bake_report){0};
 }

@@ -20,6 +20,7 @@ enum {
     RETRY_MS = 5000,            /* before the second try; twice as long before the third */
     RETRY_WAIT_MAX_MS = 600000, /* a far end that wants more patience has it from the next run */
     BYTES_PER_MS = 20000,       /* of a pull, to guess how long one takes */
+    PUT_OFF_MS = 2000,          /* between two looks at what another baker does */
 };
 
 static void task_progress(void *ctx, uint64_t bytes)
@@ -51,6 +52,24 @@ static int look_up(struct baking *b, struct err *e)
     }
     b->unchanged = true;
     return 0;
+}
+
+/* As look_up, in the remote store too: taken over from there it is as good as baked before, and if
+ * nobody has it, nobody else will bake it now. */
+static int look_around(struct baking *b, struct err *e)
+{
+    struct run *run = b->run;
+    bool busy = false;
+    int rc = look_up(b, e);
+    if (rc < 0 || b->unchanged || !run->remote || run->options->force)
+        return rc;
+    rc = remote_template_begin(run->remote, &b->key, &busy, e);
+    if (rc == 0)
+        rc = look_up(b, e);
+    if (rc == 0 && busy && !b->unchanged && !b->put_off)
+        baking_output(b, "another baker is at it: put off");
+    b->put_off = busy && !b->unchanged;
+    return rc;
 }
 
 static uint64_t layers_size(const struct image *i)
@@ -102,16 +121,20 @@ static int resolve(struct baking *b, struct err *e)
         pins_note(b->run->pins, b->task->image, &b->image->root, layers_size(b->image), e) < 0)
         rc = err_in(e, "image %s", b->task->image);
     if (rc == 0)
-        rc = look_up(b, e);
+        rc = look_around(b, e);
     if (rc == 0 && !b->unchanged)
         rc = estimate(b, e);
     return rc;
 }
 
 /* Tags are written down as soon as the last one is known. */
-static void note_resolved(struct run *run)
+static void note_resolved(struct baking *b)
 {
+    struct run *run = b->run;
     struct err e = ERR_INIT;
+    if (b->resolved)
+        return;
+    b->resolved = true;
     if (atomic_fetch_sub(&run->unresolved, 1) == 1 && !run->plan_only &&
         pins_save(run->pins, false, &e) < 0)
         log_event(LOG_WARN, "bake", "%s", e.text);
@@ -125,6 +148,22 @@ static int image_again(struct baking *b, struct err *e)
     return b->image ? 0 : image_resolve(&b->image, &b->run->images, b->task->image, e);
 }
 
+/* Pulls and ingests what is ours to do; *waiting: other bakers are at the rest. */
+static int fetch_layers(struct baking *b, bool *waiting, struct err *e)
+{
+    struct image_room *room = &b->run->images;
+    int rc = remote_image_begin(room->remote, b->image, waiting, e);
+    if (rc == 0) {
+        baking_stage(b, STAGE_PULL);
+        rc = image_pull(b->image, room, &(struct registry_progress){task_progress, b}, e);
+    }
+    if (rc == 0) {
+        baking_stage(b, STAGE_INGEST);
+        rc = image_ingest(b->image, room, e);
+    }
+    return remote_image_end(room->remote, b->image, rc, e);
+}
+
 static int make_disk(struct baking *b, struct err *e)
 {
     struct image_room *room = &b->run->images;
@@ -134,21 +173,22 @@ static int make_disk(struct baking *b, struct err *e)
     if (rc < 0)
         return rc;
     b->transfer_total = missing_size(b);
-    baking_stage(b, STAGE_PULL);
-    rc = image_pull(b->image, room, &(struct registry_progress){task_progress, b}, e);
-    if (rc < 0)
-        return rc;
-    baking_stage(b, STAGE_INGEST);
-    rc = image_ingest(b->image, room, e);
+    unsigned round = 0;
+    bool waiting = true;
+    while (rc == 0 && waiting) {
+        rc = fetch_layers(b, &waiting, e);
+        if (rc == 0 && waiting)
+            rc = remote_wait(room->remote, &round, e);
+    }
     if (rc < 0)
         return rc;
     baking_stage(b, STAGE_ASSEMBLE);
     AUTO_BLOCK_MAP struct block_map *disk = NULL;
-    rc = slots_enter(room->cpu, room->cancel, e);
+    rc = slots_enter(&b->run->cpu, room->cancel, e);
     if (rc < 0)
         return rc;
     rc = image_assemble(b->image, room, b->task->storage_mb << 20, &disk, &b->base, e);
-    slots_leave(room->cpu);
+    slots_leave(&b->run->cpu);
     if (rc == 0)
         digest_print(&b->base, b->result->base_disk);
     return rc;
@@ -203,7 +243,8 @@ static int make_template(struct baking *b, struct err *e)
 static int register_task(struct baking *b, struct err *e)
 {
     baking_stage(b, STAGE_REGISTER);
-    int rc = b->run->server ? image_again(b, e) : 0; /* what it builds from */
+    /* What the server builds from, what is told to the remote store. */
+    int rc = b->run->server || b->run->remote ? image_again(b, e) : 0;
     if (rc == 0 && !b->template)
         rc = template_load_record(&b->template, b->run->store, &b->record, e);
     if (rc == 0) /* tasks that have all in common but their names share a record */
@@ -212,7 +253,9 @@ static int register_task(struct baking *b, struct err *e)
         return rc;
     digest_print(&b->template->base_disk, b->result->base_disk);
     digest_print(&b->template->disk, b->result->disk);
-    return register_template(b, b->template, e);
+    rc = register_template(b, b->template, e);
+    remote_template_publish(b->run->remote, b->template, b->image);
+    return rc;
 }
 
 /* ---- Lanes ---- */
@@ -227,8 +270,11 @@ static struct schedule_next finish(struct baking *b, enum bake_outcome outcome)
 {
     struct bake_task_result *r = b->result;
     r->outcome = outcome;
-    if (outcome == OUTCOME_FAILED || outcome == OUTCOME_CANCELLED)
+    if (outcome == OUTCOME_FAILED || outcome == OUTCOME_CANCELLED) {
         err_in(&r->err, "task %s: %s", r->task, bake_stage_name(r->stage));
+        if (b->key.algorithm)
+            remote_template_drop(b->run->remote, &b->key);
+    }
     baking_finish(b);
     let_go(b);
     return (struct schedule_next){.finished = true};
@@ -322,10 +368,10 @@ static struct schedule_next work_resolve(struct baking *b)
     if (rc < 0 && err_retryable(&b->result->err)) {
         struct schedule_next next = fail(b);
         if (next.finished)
-            note_resolved(b->run);
+            note_resolved(b);
         return next;
     }
-    note_resolved(b->run);
+    note_resolved(b);
     if (rc < 0)
         return fail(b);
     if (b->run->plan_only)
@@ -333,7 +379,7 @@ static struct schedule_next work_resolve(struct baking *b)
     if (b->unchanged)
         return go_register(b);
     baking_wait(b);
-    return go_on(b, LANE_DISK, 0);
+    return b->put_off ? go_on(b, LANE_RESOLVE, PUT_OFF_MS) : go_on(b, LANE_DISK, 0);
 }
 
 struct schedule_next task_work(void *ctx, size_t index)

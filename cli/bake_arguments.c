@@ -60,11 +60,23 @@ static int cut_text(struct bake_arguments *a, struct text_list *list, char *text
         char *end = at[len] ? at + len : NULL;
         if (end)
             *end++ = 0;
-        if (*at && (*at != '#' || separators[0] != '\n'))
+        if (*at)
             rc = add_text(list, at, e);
         at = end;
     }
     return rc;
+}
+
+/* Blanks in the place of lines that begin with #. */
+static void drop_comments(char *text)
+{
+    for (char *at = text; *at;) {
+        char *start = at + strspn(at, " \t\r");
+        char *end = start + strcspn(start, "\n");
+        if (*start == '#')
+            memset(start, ' ', (size_t)(end - start));
+        at = *end ? end + 1 : end;
+    }
 }
 
 int bake_arguments_read(struct bake_arguments *a, struct text_list *list, const char *path,
@@ -78,7 +90,10 @@ int bake_arguments_read(struct bake_arguments *a, struct text_list *list, const 
     if (rc < 0)
         return err_in(e, "list of tasks");
     char *copy = mem_strdup(buf_text(&text));
-    return copy ? cut_text(a, list, copy, "\n\r\t ", e) : err_nomem(e, "list of tasks");
+    if (!copy)
+        return err_nomem(e, "list of tasks");
+    drop_comments(copy);
+    return cut_text(a, list, copy, "\n\r\t ", e);
 }
 
 /* NAME,... or @FILE */
@@ -258,10 +273,29 @@ static int take_detailed_status(void *arguments, const char *value UNUSED, struc
     return 0;
 }
 
+static int take_level(void *arguments, const char *value, struct err *e)
+{
+    struct bake_arguments *a = arguments;
+    char *end = NULL;
+    unsigned long level = strtoul(value, &end, 10);
+    if (*value < '0' || *value > '9' || *end || level < CHUNK_LEVEL_MIN || level > CHUNK_LEVEL_MAX)
+        return err_set(e, ERR_INPUT, "--compression-level is a number from %d to %d, not '%s'",
+                       CHUNK_LEVEL_MIN, CHUNK_LEVEL_MAX, value);
+    a->bake.compression_level = (int)level;
+    return 0;
+}
+
 int take_recipe(void *arguments, const char *value, struct err *e UNUSED)
 {
     struct bake_arguments *a = arguments;
     a->recipe = value;
+    return 0;
+}
+
+static int take_remote(void *arguments, const char *value, struct err *e UNUSED)
+{
+    struct bake_arguments *a = arguments;
+    a->bake.remote_url = value;
     return 0;
 }
 
@@ -282,8 +316,14 @@ const struct option_row bake_option_rows[] = {
     {"frozen", NULL, "an image that is not in it is an error; it is not written", take_frozen},
     {"since", "FILE", "tell which images are others than in this lock file", take_since},
     {NULL, NULL, "How:", NULL},
+    {"compression-level", "N", "of what is stored anew, 1 (fast) to 19 (small); default: 3",
+     take_level},
     {"recipe", "FILE", "recipe, or the name of a shipped one: tb2, demo (default: tb2)",
      take_recipe},
+    {"remote", "URL",
+     "share layers and templates with other bakers through this store\n"
+     "(default: $TB2_BAKE_REMOTE; 'tb2-bake remote --help' has the URLs)",
+     take_remote},
     {"jobs", "N", "disks made, and machines, at once (default: from cores and memory)", take_jobs},
     {"vm-jobs", "N", "machines at once", take_vm_jobs},
     {"vm-memory", "MB", "memory of all machines together (default: 3/4 of this one's)",
@@ -399,11 +439,14 @@ int bake_arguments_parse(struct bake_arguments *a, struct parsing *p, int argc, 
                    ? err_hint(e, "the command comes first: tb2-bake %s ...", argv[optind])
                    : -ERR_INPUT;
     }
+    a->bake.remote_url = remote_url(a->bake.remote_url);
     rc = check_pins(a, e);
     if (rc == 0)
         rc = bake_arguments_select(a, e);
     if (rc == 0)
         rc = bake_arguments_find_recipe(a, e);
+    if (rc == 0)
+        rc = remote_lease(&a->bake.remote_lease_ms, e);
     if (rc == 0)
         rc = find_api_key(a, e);
     return rc;
