@@ -357,6 +357,15 @@ static void replay_close(struct replay *p)
     pthread_mutex_destroy(&p->finished_lock);
 }
 
+static bool wants_machines(const struct golden_report *r)
+{
+    for (size_t i = 0; i < r->count; i++) {
+        if (r->results[i].outcome != GOLDEN_ERROR)
+            return true;
+    }
+    return false;
+}
+
 int golden_run(struct golden_report *out, struct store *s, const struct golden_options *o,
                struct err *e)
 {
@@ -370,7 +379,7 @@ int golden_run(struct golden_report *out, struct store *s, const struct golden_o
         rc = read_catalog(&p, e);
     if (rc == 0)
         rc = choose_tasks(&p, e);
-    if (rc == 0)
+    if (rc == 0 && wants_machines(out))
         rc = machine_room_open(&p.room, s, o->cache_dir, o->accel, o->cancel, e);
     if (rc == 0)
         rc = run_trials(&p, e);
