@@ -286,6 +286,22 @@ struct json *json_bytes(const void *bytes, size_t len)
     return wrap(json_stringn(text, to));
 }
 
+bool json_as_number(const struct json *j, double *out)
+{
+    if (!json_is_number(in(j)))
+        return false;
+    *out = json_number_value(in(j));
+    return true;
+}
+
+struct json *json_new_number(double value)
+{
+    double limit = 9007199254740992.0; /* 2^53: integers up to it are exact */
+    if (value >= -limit && value <= limit && (double)(int64_t)value == value)
+        return wrap(json_integer((int64_t)value));
+    return wrap(json_real(value));
+}
+
 struct json *json_new_integer(int64_t value)
 {
     return wrap(json_integer(value));
