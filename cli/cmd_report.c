@@ -94,7 +94,8 @@ static int read_run(struct report *r, const struct global_options *g, const char
     }
     if (rc == 0)
         rc = report_read(r, runs, name, e);
-    return rc == -ERR_NOTFOUND ? err_hint(e, "the runs are the files in %s/runs", g->store_path) : rc;
+    return rc == -ERR_NOTFOUND ? err_hint(e, "the runs are the files in %s/runs", g->store_path)
+                               : rc;
 }
 
 static int print_document(const struct report *r, struct err *e)
@@ -154,7 +155,8 @@ const struct command command_report = {
     .arguments = "[RUN] [options]",
     .summary = "Tell what happened in the last bake, or in an earlier one.",
     .options = rows,
-    .notes = "RUN is the name of a journal in the store's runs/, or the path of one. Without a FILE the\n"
+    .notes = "RUN is the name of a journal in the store's runs/, or the path of one. Without a "
+             "FILE the\n"
              "Markdown goes to stdout.",
     .run = run,
 };

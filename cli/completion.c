@@ -77,10 +77,11 @@ static void put_bash(const struct command_list *commands)
     } answers[] = {{VALUE_FILE, "COMPREPLY=($(compgen -f -- \"$cur\"))"},
                    {VALUE_DIRECTORY, "COMPREPLY=($(compgen -d -- \"$cur\"))"},
                    {VALUE_OTHER, ":"}};
-    fputs("# bash completion of tb2-bake; made by 'tb2-bake help --completion bash'\n"
-          "_tb2_bake()\n{\n    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n"
-          "    local command=bake words\n    case ${COMP_WORDS[1]} in\n    help",
-          stdout);
+    fputs(
+        "# bash completion of tb2-bake; made by 'tb2-bake help --completion bash'\n"
+        "_tb2_bake()\n{\n    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n"
+        "    local command=bake words\n    case ${COMP_WORDS[1]} in\n    help",
+        stdout);
     for (size_t i = 0; i < commands->count; i++)
         printf("|%s", commands->all[i]->name);
     fputs(") [ $COMP_CWORD -gt 1 ] && command=${COMP_WORDS[1]} ;;\n    esac\n    COMPREPLY=()\n"
@@ -103,7 +104,8 @@ static void put_bash(const struct command_list *commands)
     fputs("    esac\n    [ $COMP_CWORD -gt 1 ] || words+=' help", stdout);
     for (size_t i = 0; i < commands->count; i++)
         printf(" %s", commands->all[i]->name);
-    puts(" --version'\n    [ \"$command\" = bake ] || [[ $cur == -* ]] || COMPREPLY=($(compgen -f -- \"$cur\"))\n"
+    puts(" --version'\n    [ \"$command\" = bake ] || [[ $cur == -* ]] || COMPREPLY=($(compgen -f "
+         "-- \"$cur\"))\n"
          "    COMPREPLY+=($(compgen -W \"$words\" -- \"$cur\"))\n}\n"
          "complete -o filenames -F _tb2_bake tb2-bake");
 }
@@ -163,9 +165,11 @@ static void put_fish_option(void *writer, const struct shown_option *o)
     if (!o->name)
         return;
     enum value_kind kind = kind_of(o);
-    static const char *const takes[] = {
-        [VALUE_NONE] = "", [VALUE_FILE] = " -r -F",
-        [VALUE_DIRECTORY] = " -x -a '(__fish_complete_directories)'", [VALUE_OTHER] = " -x"};
+    static const char *const takes[] = {[VALUE_NONE] = "",
+                                        [VALUE_FILE] = " -r -F",
+                                        [VALUE_DIRECTORY] =
+                                            " -x -a '(__fish_complete_directories)'",
+                                        [VALUE_OTHER] = " -x"};
     bool optional = kind != VALUE_NONE && o->argument[0] == '[';
     printf("complete -c tb2-bake -n '__tb2_bake_command %s' -l %s%s -d '", w->command, o->name,
            optional ? "" : takes[kind]);

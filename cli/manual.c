@@ -137,7 +137,8 @@ static void put_environment(void)
     } variables[] = {
         {"TB2_BAKE_STORE", "the store, where --store does not say"},
         {"TB2_BAKE_CACHE", "the cache, where --cache does not say"},
-        {"TB2_BAKE_REGISTRIES", "mirrors and limits of registries, where --registries does not say"},
+        {"TB2_BAKE_REGISTRIES",
+         "mirrors and limits of registries, where --registries does not say"},
         {"TB2_BAKE_REMOTE", "the remote store, where --remote does not say"},
         {"TB2_BAKE_REMOTE_LEASE", "seconds after which a baker that is silent has lost its claims"},
         {"E2B_API_URL", "a template server that templates are registered with"},
@@ -155,25 +156,32 @@ static void put_environment(void)
 
 void manual_print(const struct command_list *commands)
 {
-    puts(".TH TB2\\-BAKE 1 \"\" tb2\\-bake \"User Commands\"\n.SH NAME\n"
-         "tb2\\-bake \\- turn tasks and their images into warm sandbox templates\n.SH SYNOPSIS\n"
-         ".B tb2\\-bake\n\\-\\-tasks\\-dir DIR (\\-\\-all | \\-\\-tasks NAME,...) [options]\n.br\n"
-         ".B tb2\\-bake\nCOMMAND [options] [arguments]\n.br\n.B tb2\\-bake help\n[COMMAND | "
-         "\\-\\-man | \\-\\-completion SHELL]\n.SH DESCRIPTION\n"
-         "For each task of a set, tb2\\-bake pulls the OCI image, makes a disk of it, boots that in a\n"
-         "microVM, runs a recipe, and keeps a snapshot that starts from memory. Work that tasks share\n"
-         "is done once, and again only for what changed. Without a command it bakes.\n.SH COMMANDS");
+    puts(
+        ".TH TB2\\-BAKE 1 \"\" tb2\\-bake \"User Commands\"\n.SH NAME\n"
+        "tb2\\-bake \\- turn tasks and their images into warm sandbox templates\n.SH SYNOPSIS\n"
+        ".B tb2\\-bake\n\\-\\-tasks\\-dir DIR (\\-\\-all | \\-\\-tasks NAME,...) [options]\n.br\n"
+        ".B tb2\\-bake\nCOMMAND [options] [arguments]\n.br\n.B tb2\\-bake help\n[COMMAND | "
+        "\\-\\-man | \\-\\-completion SHELL]\n.SH DESCRIPTION\n"
+        "For each task of a set, tb2\\-bake pulls the OCI image, makes a disk of it, boots that in "
+        "a\n"
+        "microVM, runs a recipe, and keeps a snapshot that starts from memory. Work that tasks "
+        "share\n"
+        "is done once, and again only for what changed. Without a command it bakes.\n.SH COMMANDS");
     for (size_t i = 0; i < commands->count; i++)
         put_command(commands->all[i]);
     puts(".SH COMMON OPTIONS");
     for (const struct option_row *row = global_rows; row->help; row++)
         put_option(NULL, &(struct shown_option){row->name, row->argument, row->help});
-    puts(".SH EXIT STATUS\n0 done, all ready; 1 a task failed; 2 wrong usage or input; 3 the machine, the\n"
-         "store or the far end would not let it; 4 another process holds what it needs; 5 nothing to do\n"
-         "(with \\-\\-detailed\\-status); 6 failed for nothing but rate limits; 130 cancelled. \\fBrun\\fR "
+    puts(".SH EXIT STATUS\n0 done, all ready; 1 a task failed; 2 wrong usage or input; 3 the "
+         "machine, the\n"
+         "store or the far end would not let it; 4 another process holds what it needs; 5 nothing "
+         "to do\n"
+         "(with \\-\\-detailed\\-status); 6 failed for nothing but rate limits; 130 cancelled. "
+         "\\fBrun\\fR "
          "exits\nwith its command's status, or 125.");
     put_environment();
-    puts(".SH FILES\n.TP\n.I ~/.local/share/tb2\\-bake\nthe store; without HOME, /var/lib/tb2\\-bake\n"
+    puts(".SH FILES\n.TP\n.I ~/.local/share/tb2\\-bake\nthe store; without HOME, "
+         "/var/lib/tb2\\-bake\n"
          ".TP\n.I ~/.cache/tb2\\-bake\nthe cache; without HOME, /var/cache/tb2\\-bake\n"
          ".TP\n.I ~/.config/tb2\\-bake/registries.yaml, /etc/tb2\\-bake/registries.yaml\n"
          "mirrors, certificates and limits of registries");

@@ -30,6 +30,9 @@ struct parsing {
 int options_parse(struct parsing *p, void *arguments, int argc, char **argv,
                   struct err *e) MUST_USE;
 
+/* What every command takes, for --help alone: option_global takes them. */
+extern const struct option_row global_rows[];
+
 /* The table as --help shows it. */
 void options_print(const struct option_row *rows);
 

@@ -21,7 +21,7 @@ enum { REPORT_OUTPUT_LINES = 40 };
 
 struct report_task {
     char *name;
-    struct json *end; /* its task_finished event; NULL: the run ended before it did */
+    struct json *end;    /* its task_finished event; NULL: the run ended before it did */
     const char *outcome; /* these are borrowed from `end`, NULL where it says nothing */
     const char *alias, *image, *why;
     const char *error, *error_class, *hint;
@@ -38,15 +38,15 @@ struct report_task {
 };
 
 struct report {
-    char *run; /* name of the journal */
+    char *run;                 /* name of the journal */
     struct report_task *tasks; /* in the order in which the journal names them first */
     size_t count, capacity;
     void *by_name; /* tsearch tree of names */
     size_t *order; /* indexes: failed, then cancelled and unfinished, then by name */
     size_t outcomes[OUTCOME_CANCELLED + 1]; /* OUTCOME_PENDING: the run ended before them */
-    int64_t start_ms; /* of the epoch */
+    int64_t start_ms;                       /* of the epoch */
     int64_t wall_ms;
-    bool complete;    /* the run told its end; else these are zero */
+    bool complete; /* the run told its end; else these are zero */
     uint64_t blob_gets, blob_bytes, manifest_heads, manifest_gets, rate_waits, mirrored;
     uint64_t stored, chunks_put, chunks_new, layers_ingested, vm_tasks;
     int status;  /* exit status; -1: not known */

@@ -16,7 +16,7 @@
 #include "cli/report.h"
 
 enum {
-    FAILURES_OPEN = 20,   /* more of them are folded */
+    FAILURES_OPEN = 20, /* more of them are folded */
     FAILURES_MAX = 500,
     TIMELINE_MAX = 400,
     LARGEST_SHOWN = 10,
@@ -116,8 +116,9 @@ static void put_head(struct page *p, const struct report *r)
     put(p, "<p class=\"dim\">tb2-bake, run of %s</p></header>\n",
         clock_print(r->start_ms / 1000, start));
     if (!r->complete)
-        put(p, "<p class=\"failed\">This run did not come to its end: what follows is what it wrote "
-               "until then.</p>\n");
+        put(p,
+            "<p class=\"failed\">This run did not come to its end: what follows is what it wrote "
+            "until then.</p>\n");
     if (r->error) {
         put(p, "<div class=\"fail\"><p class=\"why x\">");
         put_text(p, r->error);
@@ -217,7 +218,9 @@ static void put_bars(struct page *p, const struct report_task *t, int64_t wall_m
             bake_stage_name(span->stage), print_duration(span->ms, time));
     }
     if (report_task_failed(t))
-        put(p, "<i class=\"end\" style=\"left:min(%.3f%%,100%% - 4px);width:2px\" title=\"failed: %s\"></i>",
+        put(p,
+            "<i class=\"end\" style=\"left:min(%.3f%%,100%% - 4px);width:2px\" title=\"failed: "
+            "%s\"></i>",
             share(end_ms, wall_ms), bake_stage_name(t->stage));
 }
 
@@ -303,18 +306,21 @@ static void put_stages(struct page *p, const struct report *r)
     }
     if (largest == 0)
         return;
-    put(p, "<h2>Where the time went</h2>\n<p class=\"dim\">Time of all tasks in each stage, added up, "
-           "and the task that took longest.</p>\n");
+    put(p,
+        "<h2>Where the time went</h2>\n<p class=\"dim\">Time of all tasks in each stage, added up, "
+        "and the task that took longest.</p>\n");
     for (int stage = 0; stage < STAGE_COUNT; stage++) {
         char sum[SIZE_TEXT_MAX];
         char time[SIZE_TEXT_MAX];
         if (sums[stage] == 0)
             continue;
-        put(p, "<div class=\"row\"><span>%s <span class=\"dim x\">", bake_stage_name((enum bake_stage)stage));
+        put(p, "<div class=\"row\"><span>%s <span class=\"dim x\">",
+            bake_stage_name((enum bake_stage)stage));
         put_text(p, slowest[stage]->name);
         put(p, " %s</span></span>", print_duration(most[stage], time));
-        put(p, "<div class=\"track\"><i class=\"s%d\" style=\"left:0;width:%.3f%%\"></i></div>"
-               "<span>%s</span></div>\n",
+        put(p,
+            "<div class=\"track\"><i class=\"s%d\" style=\"left:0;width:%.3f%%\"></i></div>"
+            "<span>%s</span></div>\n",
             group_of((enum bake_stage)stage), share(sums[stage], largest),
             print_duration(sums[stage], sum));
     }
@@ -345,9 +351,11 @@ static void put_largest(struct page *p, const struct report *r)
         char size[SIZE_TEXT_MAX];
         put(p, "<div class=\"row\">");
         put_span(p, "span", list[i]->name);
-        put(p, "<div class=\"track\"><i class=\"s1\" style=\"left:0;width:%.3f%%\"></i></div>"
-               "<span>%s</span></div>\n",
-            share((int64_t)list[i]->pulled, (int64_t)list[0]->pulled), print_size(list[i]->pulled, size));
+        put(p,
+            "<div class=\"track\"><i class=\"s1\" style=\"left:0;width:%.3f%%\"></i></div>"
+            "<span>%s</span></div>\n",
+            share((int64_t)list[i]->pulled, (int64_t)list[0]->pulled),
+            print_size(list[i]->pulled, size));
     }
 }
 
@@ -357,8 +365,9 @@ static void put_bytes(struct page *p, const struct report *r)
     char stored[SIZE_TEXT_MAX];
     if (r->count == 0 || !r->complete)
         return;
-    put(p, "<h2>Where the bytes went</h2>\n<p>%s pulled in %llu blobs; the store grew by %s; %llu "
-           "layers were turned into chunks.</p>\n",
+    put(p,
+        "<h2>Where the bytes went</h2>\n<p>%s pulled in %llu blobs; the store grew by %s; %llu "
+        "layers were turned into chunks.</p>\n",
         print_size(r->blob_bytes, pulled), (unsigned long long)r->blob_gets,
         print_size(r->stored, stored), (unsigned long long)r->layers_ingested);
     if (r->rate_waits > 0)
@@ -367,17 +376,19 @@ static void put_bytes(struct page *p, const struct report *r)
     if (r->chunks_put > 0) {
         uint64_t known = r->chunks_put > r->chunks_new ? r->chunks_put - r->chunks_new : 0;
         double new_share = share((int64_t)r->chunks_new, (int64_t)r->chunks_put);
-        put(p, "<div class=\"row\"><span>chunks</span><div class=\"track\">"
-               "<i class=\"s2\" style=\"left:0;width:%.3f%%\"></i>"
-               "<i class=\"s5\" style=\"left:%.3f%%;width:%.3f%%\"></i></div><span>%llu</span></div>\n"
-               "<div class=\"legend\"><span><i class=\"s2\"></i>%llu stored anew</span>"
-               "<span><i class=\"s5\"></i>%llu (%.0f %%) there already: shared, not stored twice"
-               "</span></div>\n",
+        put(p,
+            "<div class=\"row\"><span>chunks</span><div class=\"track\">"
+            "<i class=\"s2\" style=\"left:0;width:%.3f%%\"></i>"
+            "<i class=\"s5\" style=\"left:%.3f%%;width:%.3f%%\"></i></div><span>%llu</span></div>\n"
+            "<div class=\"legend\"><span><i class=\"s2\"></i>%llu stored anew</span>"
+            "<span><i class=\"s5\"></i>%llu (%.0f %%) there already: shared, not stored twice"
+            "</span></div>\n",
             new_share, new_share, 100 - new_share, (unsigned long long)r->chunks_put,
             (unsigned long long)r->chunks_new, (unsigned long long)known, 100 - new_share);
     }
     if (r->blob_bytes > 0)
-        put(p, "<p class=\"dim\">Pulled by task; a layer that several share counts for the first.</p>\n");
+        put(p, "<p class=\"dim\">Pulled by task; a layer that several share counts for the "
+               "first.</p>\n");
     put_largest(p, r);
 }
 
@@ -411,7 +422,8 @@ int report_html(struct buf *out, const struct report *r, struct err *e)
     put_stages(&p, r);
     put_bytes(&p, r);
     if (r->count > 0) {
-        put(&p, "<h2>All tasks</h2>\n<div class=\"wide\"><table><thead><tr><th>task</th><th>outcome</th>"
+        put(&p, "<h2>All tasks</h2>\n<div "
+                "class=\"wide\"><table><thead><tr><th>task</th><th>outcome</th>"
                 "<th class=\"n\">worked</th><th class=\"n\">pulled</th><th class=\"opt\">what was "
                 "new</th><th class=\"opt\">template</th></tr></thead><tbody>\n");
         for (size_t i = 0; i < r->count; i++)

@@ -2,6 +2,7 @@
 /* A run's journal as what reports need of it. A journal may be cut short by a kill or a full disk. */
 #include <fcntl.h>
 #include <search.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -155,8 +156,8 @@ static void take_end(struct report_task *t, struct json *event)
     const struct json *stages = json_member(event, "stage_ms");
     t->busy_ms = 0;
     for (int i = 0; i < STAGE_COUNT; i++) {
-        int64_t ms = stages ? json_as_integer(json_member(stages, bake_stage_name((enum bake_stage)i)))
-                            : 0;
+        int64_t ms =
+            stages ? json_as_integer(json_member(stages, bake_stage_name((enum bake_stage)i))) : 0;
         t->stage_ms[i] = ms > 0 && ms < INT32_MAX ? ms : 0;
         t->busy_ms += t->stage_ms[i];
     }
@@ -265,8 +266,10 @@ static int count_and_order(struct report *r, struct err *e)
                 outcome = o;
         }
         r->outcomes[outcome]++;
-        static const int ranks[] = {[OUTCOME_FAILED] = 0, [OUTCOME_CANCELLED] = 1,
-                                    [OUTCOME_PENDING] = 1, [OUTCOME_READY] = 2,
+        static const int ranks[] = {[OUTCOME_FAILED] = 0,
+                                    [OUTCOME_CANCELLED] = 1,
+                                    [OUTCOME_PENDING] = 1,
+                                    [OUTCOME_READY] = 2,
                                     [OUTCOME_UNCHANGED] = 2};
         list[i] = (struct ordered){t, ranks[outcome], i};
     }
@@ -354,7 +357,8 @@ const char *report_headline(const struct report *r, char *text, size_t len)
     else if (r->count == 0)
         snprintf(text, len, "Nothing to do: no task was selected");
     else if (failed > 0)
-        snprintf(text, len, "%zu of %zu %s failed", failed, r->count, r->count == 1 ? "task" : "tasks");
+        snprintf(text, len, "%zu of %zu %s failed", failed, r->count,
+                 r->count == 1 ? "task" : "tasks");
     else if (open > 0)
         snprintf(text, len, "Ended early: %zu of %zu tasks are not baked", open, r->count);
     else if (r->count == 1)

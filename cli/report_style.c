@@ -3,7 +3,8 @@
 #include "cli/report_html.h"
 
 const char report_style[] =
-    ":root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--dim:#57606a;--line:#d0d7de;--card:#f6f8fa;"
+    ":root{color-scheme:light "
+    "dark;--bg:#fff;--fg:#1b1f24;--dim:#57606a;--line:#d0d7de;--card:#f6f8fa;"
     "--bad:#b3261e;--badbg:#fdecea;--good:#1a7f37;--goodbg:#e6f4ea;--warn:#8a5a00;--warnbg:#fff4d6;"
     "--s1:#2f6feb;--s2:#1b8a7a;--s3:#c47f00;--s4:#8250df;--s5:#7d8590}\n"
     "@media (prefers-color-scheme:dark){:root{--bg:#0f1419;--fg:#e6edf3;--dim:#9aa5b1;"
@@ -13,7 +14,8 @@ const char report_style[] =
     "*{box-sizing:border-box}\n"
     "body{margin:0 auto;max-width:75rem;padding:1rem;background:var(--bg);color:var(--fg);"
     "font:15px/1.45 system-ui,sans-serif}\n"
-    "h1{font-size:1.7rem;margin:0}h2{font-size:1.2rem;margin:2rem 0 .6rem}h3{font-size:1rem;margin:0}\n"
+    "h1{font-size:1.7rem;margin:0}h2{font-size:1.2rem;margin:2rem 0 "
+    ".6rem}h3{font-size:1rem;margin:0}\n"
     ".head{padding:1rem;border-radius:.5rem;border-left:.5rem solid}\n"
     ".head.bad{background:var(--badbg);border-color:var(--bad)}.bad h1{color:var(--bad)}\n"
     ".head.good{background:var(--goodbg);border-color:var(--good)}.good h1{color:var(--good)}\n"

@@ -44,7 +44,8 @@ static int add_attribute(struct buf *out, const char *name, const char *value, s
 /* The lines that a task's steps printed last, each after `between`. */
 static int add_output(struct buf *out, const struct report_task *t, struct err *e)
 {
-    size_t first = t->output_count > REPORT_OUTPUT_LINES ? t->output_count - REPORT_OUTPUT_LINES : 0;
+    size_t first =
+        t->output_count > REPORT_OUTPUT_LINES ? t->output_count - REPORT_OUTPUT_LINES : 0;
     int rc = 0;
     for (size_t i = first; rc == 0 && i < t->output_count; i++) {
         rc = report_escape(out, t->output[i % REPORT_OUTPUT_LINES], e);
@@ -110,12 +111,13 @@ int report_junit(struct buf *out, const struct report *r, struct err *e)
 {
     bool whole = r->error != NULL;
     size_t skipped = r->outcomes[OUTCOME_CANCELLED] + r->outcomes[OUTCOME_PENDING];
-    int rc = buf_printf(out, e,
-                        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n"
-                        "  <testsuite name=\"tb2-bake\" tests=\"%zu\" failures=\"%zu\" errors=\"%d\" "
-                        "skipped=\"%zu\" time=\"%.3f\">\n",
-                        r->count + whole, r->outcomes[OUTCOME_FAILED], (int)whole, skipped,
-                        (double)r->wall_ms / 1000);
+    int rc =
+        buf_printf(out, e,
+                   "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n"
+                   "  <testsuite name=\"tb2-bake\" tests=\"%zu\" failures=\"%zu\" errors=\"%d\" "
+                   "skipped=\"%zu\" time=\"%.3f\">\n",
+                   r->count + whole, r->outcomes[OUTCOME_FAILED], (int)whole, skipped,
+                   (double)r->wall_ms / 1000);
     if (rc == 0 && whole) {
         rc = buf_add_text(out, "    <testcase name=\"run\" classname=\"tb2-bake\">\n", e);
         if (rc == 0)
@@ -236,7 +238,8 @@ int report_markdown(struct buf *out, const struct report *r, struct err *e)
 
 static int add_head(struct buf *out, const char *name, const char *help, struct err *e)
 {
-    return buf_printf(out, e, "# HELP tb2_bake_%s %s\n# TYPE tb2_bake_%s gauge\n", name, help, name);
+    return buf_printf(out, e, "# HELP tb2_bake_%s %s\n# TYPE tb2_bake_%s gauge\n", name, help,
+                      name);
 }
 
 static int add_value(struct buf *out, const char *name, const char *help, double value,
@@ -300,7 +303,8 @@ int report_metrics(struct buf *out, const struct report *r, struct err *e)
         const char *help;
         double value;
     } values[] = {
-        {"run_start_seconds", "When the run began, seconds of the epoch.", (double)r->start_ms / 1000},
+        {"run_start_seconds", "When the run began, seconds of the epoch.",
+         (double)r->start_ms / 1000},
         {"run_end_seconds", "When it ended.", (double)(r->start_ms + r->wall_ms) / 1000},
         {"run_seconds", "How long it took.", (double)r->wall_ms / 1000},
         {"exit_status", "Its exit status.", r->status},
