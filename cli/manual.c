@@ -68,12 +68,19 @@ static void put_line(const char *text, size_t len)
     putchar('\n');
 }
 
-/* Paragraphs are filled; lines that are set in stay as they are. */
+/* Paragraphs are filled; lines that are set in stay as they are, but for those of options, which are
+ * shown elsewhere. */
 static void put_text(const char *text)
 {
     bool kept = false;
+    bool option = false;
     for (const char *line = text; *line;) {
         size_t len = strcspn(line, "\n");
+        option = strncmp(line, "  --", 4) == 0 || (option && strncmp(line, "      ", 6) == 0);
+        if (option) {
+            line += len + (line[len] == '\n');
+            continue;
+        }
         bool set_in = line[0] == ' ';
         if (set_in != kept)
             puts(set_in ? ".PP\n.nf" : ".fi");
@@ -113,13 +120,8 @@ static void put_command(const struct command *c)
     puts(".PP");
     const char *rest = strstr(c->summary, "\n\n");
     put_line(c->summary, strcspn(c->summary, "\n"));
-    if (c->options) {
-        each_option(c, put_option, NULL);
-    } else if (rest && strncmp(rest, "\n\n  --", 6) == 0) {
-        each_option(c, put_option, NULL);
-        rest = strstr(rest + 2, "\n\n");
-    }
-    if (!c->options && rest) {
+    each_option(c, put_option, NULL);
+    if (rest) {
         puts(".PP");
         put_text(rest + 2);
     }

@@ -219,7 +219,7 @@ static void put_bars(struct page *p, const struct report_task *t, int64_t wall_m
     }
     if (report_task_failed(t))
         put(p,
-            "<i class=\"end\" style=\"left:min(%.3f%%,100%% - 4px);width:2px\" title=\"failed: "
+            "<i class=\"end\" style=\"left:min(%.3f%%,100%% - 9px);width:9px\" title=\"failed: "
             "%s\"></i>",
             share(end_ms, wall_ms), bake_stage_name(t->stage));
 }
@@ -284,7 +284,7 @@ static void put_timeline(struct page *p, const struct report *r)
     if (hidden > 0)
         put(p, "<p class=\"dim\">%zu more tasks are not shown here.</p>\n", hidden);
     if (r->outcomes[OUTCOME_UNCHANGED] > 0)
-        put(p, "<p class=\"dim\">%zu tasks were up to date: their templates are unchanged.</p>\n",
+        put(p, "<p class=\"dim\">Up to date, with unchanged templates: %zu.</p>\n",
             r->outcomes[OUTCOME_UNCHANGED]);
 }
 

@@ -44,7 +44,7 @@ const char report_style[] =
     ".axis b:first-child{transform:none}.axis b:last-child{transform:translateX(-100%)}\n"
     ".s1{background:var(--s1)}.s2{background:var(--s2)}.s3{background:var(--s3)}"
     ".s4{background:var(--s4)}.s5{background:var(--s5)}\n"
-    "i.end{background:var(--bad);box-shadow:0 0 0 2px var(--bad)}\n"
+    "i.end{background:var(--bad);border:2px solid var(--bg);border-width:0 2px}\n"
     ".failed{color:var(--bad);font-weight:600}\n"
     ".legend{display:flex;flex-wrap:wrap;gap:.2rem 1.1rem;font-size:.9rem;margin:.3rem 0 .6rem}\n"
     ".legend i{display:inline-block;width:.8rem;height:.8rem;border-radius:.15rem;"

@@ -10,6 +10,18 @@
 #include "cli/cmd.h"
 #include "cli/report.h"
 
+/* Marks that change the order of what is shown (U+061C, U+200E, U+200F, U+202A to U+202E, U+2066 to
+ * U+2069): a name must not look like another one. */
+static bool turns_text(const char *at, size_t len)
+{
+    if (len == 2)
+        return memcmp(at, "\xd8\x9c", 2) == 0;
+    unsigned char last = len == 3 ? (unsigned char)at[2] : 0;
+    if (len == 3 && memcmp(at, "\xe2\x80", 2) == 0)
+        return last == 0x8e || last == 0x8f || (last >= 0xaa && last <= 0xae);
+    return len == 3 && memcmp(at, "\xe2\x81", 2) == 0 && last >= 0xa6 && last <= 0xa9;
+}
+
 int report_escape(struct buf *out, const char *text, struct err *e)
 {
     static const char replacement[] = "\xef\xbf\xbd";
@@ -21,7 +33,7 @@ int report_escape(struct buf *out, const char *text, struct err *e)
         bool bad = len == 0 || (c < 0x20 && c != '\t' && c != '\n') || c == 0x7f ||
                    (len == 2 && c == 0xc2 && (unsigned char)at[1] < 0xa0) ||
                    (len == 3 && memcmp(at, "\xef\xbf", 2) == 0 && (unsigned char)at[2] >= 0xbe);
-        if (bad)
+        if (bad || turns_text(at, len))
             rc = buf_add_text(out, replacement, e);
         else if (strchr("&<>\"'", c))
             rc = buf_printf(out, e, "&#%u;", (unsigned)c);

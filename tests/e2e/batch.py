@@ -130,6 +130,27 @@ def a_run_is_ended(bakery):
     check(not bakery.machines() and not bakery.leftovers(), "something was left behind")
 
 
+def sigterm_stops(bakery):
+    """As systemd and CI systems end a run: at once, in order, and the reports are written all the same."""
+    page = bakery.path("ended.html")
+    command = bakery.bake_command("--jobs", "1", "--force", "--report", page, "--lock", bakery.path("tb2.lock"))
+    child = subprocess.Popen(bakery.arguments(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        for line in child.stdout:
+            event = json.loads(line)
+            if event["event"] == "stage_started" and event["stage"] == "boot":
+                os.kill(child.pid, signal.SIGTERM)
+        status = child.wait(60)
+    finally:
+        child.kill()
+        child.communicate()
+    check(status == CANCELLED, status)
+    with open(page, encoding="utf-8") as file:
+        check("Ended early: 3 of 3 tasks are not baked" in file.read(), "what the report says")
+    check(not bakery.machines() and not bakery.leftovers(), "something was left behind")
+
+
 def hundreds_are_planned(bakery):
     """Each tag is asked for once; what is broken fails by itself."""
     many, count, bad = bakery.path("many"), 300, 3
@@ -152,6 +173,7 @@ def main():
         what_changes_is_named(bakery)
         moved_tags(bakery)
         a_run_is_ended(bakery)
+        sigterm_stops(bakery)
         hundreds_are_planned(bakery)
 
 
