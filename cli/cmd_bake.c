@@ -71,6 +71,7 @@ static int bake(struct bake_arguments *a, struct global_options *g)
         rc = ui_new(&ui, mode, g->verbose, &e);
     if (rc < 0)
         return write_reports(a, s, &report, &e, report_error(&e));
+    ui_set_jobs(ui, a->bake.limits.vm > 0 ? a->bake.limits.vm : bake_default_jobs());
     drain_first();
     a->bake.images = a->images.options;
     a->bake.cache_dir = g->cache_dir;

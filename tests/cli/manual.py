@@ -31,23 +31,23 @@ def in_manual(text):
     found = {}
     for section in sections[1:]:
         found[section.split("\n")[0]] = {name.replace("\\-", "-") for name in
-                                         re.findall(r"^\.B \\-\\-((?:[a-z]|\\-)+)", section, re.M)}
+                                         re.findall(r"^\.B \\-\\-((?:[a-z0-9]|\\-)+)", section, re.M)}
     common = found["COMMON OPTIONS"]
     return {name: own | common for name, own in found.items()}
 
 
 def in_bash(text):
-    return {name: set(re.findall(r"--([a-z-]+)", words)) for name, words in re.findall(r"^    ([a-z]+)\) words='(.*)' ;;", text, re.M)}
+    return {name: set(re.findall(r"--([a-z0-9-]+)", words)) for name, words in re.findall(r"^    ([a-z]+)\) words='(.*)' ;;", text, re.M)}
 
 
 def in_zsh(text):
-    return {name: set(re.findall(r"^ +'\*--([a-z-]+?)=?-?\[", words, re.M))
+    return {name: set(re.findall(r"^ +'\*--([a-z0-9-]+?)=?-?\[", words, re.M))
             for name, words in re.findall(r"^    ([a-z]+)\)\n +_arguments \\\n(.*?);;", text, re.M | re.S)}
 
 
 def in_fish(text):
     found = {}
-    for name, option in re.findall(r"'__tb2_bake_command ([a-z]+)' -l ([a-z-]+)", text):
+    for name, option in re.findall(r"'__tb2_bake_command ([a-z]+)' -l ([a-z0-9-]+)", text):
         found.setdefault(name, set()).add(option)
     return found
 
