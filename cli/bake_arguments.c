@@ -28,29 +28,19 @@ void bake_arguments_fini(struct bake_arguments *a)
 
 /* ---- What options take ---- */
 
-static int add_text(struct text_list *list, const char *text, struct err *e)
-{
-    int rc = mem_grow(&list->items, &list->capacity, list->count + 2, sizeof(*list->items), e);
-    if (rc < 0)
-        return rc;
-    list->items[list->count++] = text;
-    list->items[list->count] = NULL;
-    return 0;
-}
-
 int bake_arguments_keep(struct bake_arguments *a, struct text_list *list, char *text, struct err *e)
 {
-    int rc = add_text(&a->owned, text, e);
+    int rc = text_list_add(&a->owned, text, e);
     if (rc < 0)
         free(text);
-    return rc < 0 ? rc : add_text(list, text, e);
+    return rc < 0 ? rc : text_list_add(list, text, e);
 }
 
 /* Cuts `text` at any of `separators` into the list. */
 static int cut_text(struct bake_arguments *a, struct text_list *list, char *text,
                     const char *separators, struct err *e)
 {
-    int rc = add_text(&a->owned, text, e);
+    int rc = text_list_add(&a->owned, text, e);
     if (rc < 0) {
         free(text);
         return rc;
@@ -61,7 +51,7 @@ static int cut_text(struct bake_arguments *a, struct text_list *list, char *text
         if (end)
             *end++ = 0;
         if (*at)
-            rc = add_text(list, at, e);
+            rc = text_list_add(list, at, e);
         at = end;
     }
     return rc;

@@ -326,14 +326,6 @@ static int read_stdin(struct buf *out, const struct cancel *c, struct err *e)
         if (!fds[0].revents)
             continue;
         char piece[65536];
-        struct pollfd ready[] = {{.fd = STDIN_FILENO, .events = POLLIN},
-                                 {.fd = c->fd, .events = POLLIN}};
-        if (poll(ready, ARRAY_LEN(ready), -1) < 0 && errno != EINTR)
-            return err_sys(e, "stdin");
-        if (cancel_is_set(c))
-            return cancel_check(c, e);
-        if (ready[0].revents == 0)
-            continue;
         ssize_t n = read(STDIN_FILENO, piece, sizeof(piece));
         if (n < 0 && (errno == EINTR || errno == EAGAIN))
             continue;
