@@ -52,3 +52,12 @@ char *text_make_line(char *text)
     }
     return text_make_harmless(text);
 }
+
+char *text_cut_word(char **at)
+{
+    char *word = *at + strspn(*at, " \t\r");
+    char *end = word + strcspn(word, " \t\r");
+    *at = *end ? end + 1 : end;
+    *end = 0;
+    return word;
+}

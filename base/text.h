@@ -21,4 +21,8 @@ char *text_make_harmless(char *text);
 /* The same, and on one line: newlines become spaces. */
 char *text_make_line(char *text);
 
+/* Cuts the next word, parted by blanks, out of a line and moves *at behind it. Returns the word, which
+ * lies in the line; "" at its end. */
+char *text_cut_word(char **at);
+
 #endif
