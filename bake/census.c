@@ -29,6 +29,7 @@ static const struct kind_form {
     [UPKEEP_BLOB] = {"blob", "blobs", "", DASHED},
     [UPKEEP_PARTIAL] = {"partial blob", "blobs/partial", "", DASHED},
     [UPKEEP_JOURNAL] = {"journal", "runs", ".jsonl", TEXT},
+    [UPKEEP_TAG] = {"tag record", "refs", "", HEX},
 };
 
 const char *upkeep_kind_name(enum upkeep_kind kind)

@@ -26,6 +26,7 @@ enum upkeep_kind {
     UPKEEP_BLOB,
     UPKEEP_PARTIAL, /* a blob on its way */
     UPKEEP_JOURNAL,
+    UPKEEP_TAG, /* what a tag stood for */
     UPKEEP_STORE_KINDS,
     UPKEEP_CACHE = UPKEEP_STORE_KINDS, /* of the cache directory */
     UPKEEP_KIND_COUNT
