@@ -36,6 +36,8 @@ static struct json *wrap(json_t *j)
 int json_parse(struct json **out, const void *text, size_t len, const char *what, struct err *e)
 {
     json_error_t error;
+    if (len == 0)
+        return err_set(e, ERR_CORRUPT, "%s: it is empty", what);
     json_t *j = json_loadb(text, len, JSON_REJECT_DUPLICATES, &error);
     if (!j && json_error_code(&error) == json_error_out_of_memory)
         return err_nomem(e, what);

@@ -212,6 +212,8 @@ int report_error(const struct err *e)
     show_error(stderr, "", e);
     if (e->class == ERR_INPUT)
         return EXIT_USAGE;
+    if (e->class == ERR_RATE)
+        return EXIT_RATE_LIMITED;
     if (e->class == ERR_BUSY)
         return EXIT_BUSY;
     return e->class == ERR_CANCELLED ? EXIT_INTERRUPTED : EXIT_ENVIRONMENT;
