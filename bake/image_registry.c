@@ -194,21 +194,49 @@ static int note_tag(struct store *s, const struct oci_ref *ref, const struct dig
     return rc < 0 ? rc : file_tmp_commit(&t, store_dir(s), path, false, e);
 }
 
-/* The digest that the tag stands for now. */
-static int ask_tag(struct image *i, struct image_room *r, struct digest *out, struct err *e)
+static int get_tag(struct image *i, struct image_room *r, struct digest *out, struct err *e)
 {
-    int rc = registry_head(r->registry, &i->ref, out, e);
-    if (rc != -ERR_UNSUPPORTED)
-        return rc;
     AUTO_BUF struct buf body;
     buf_init(&body, LIMIT_MANIFEST);
     struct oci_descriptor got = {0};
-    rc = registry_manifest(r->registry, &i->ref, &got, &body, e);
+    int rc = registry_manifest(r->registry, &i->ref, &got, &body, e);
     if (rc == 0) {
         *out = got.digest;
         rc = put_stored(r->store, out, &body, e);
     }
     oci_descriptor_fini(&got);
+    return rc;
+}
+
+/* The manifest that a HEAD has promised, into the store unless it is there. */
+static int get_promised(struct image *i, struct image_room *r, const struct digest *d,
+                        struct err *e)
+{
+    AUTO_BUF struct buf body;
+    struct oci_descriptor at = {.digest = *d};
+    buf_init(&body, LIMIT_MANIFEST);
+    return registry_document(i, r, &at, IMAGE_MANIFEST, &body, e);
+}
+
+/* The digest that the tag stands for now. A HEAD costs no pull; where it says nothing, or what is
+ * not so (caches in front of registries do), the manifest itself tells. */
+static int ask_tag(struct image *i, struct image_room *r, struct digest *out, struct err *e)
+{
+    int rc = registry_head(r->registry, &i->ref, out, e);
+    if (rc == -ERR_UNSUPPORTED)
+        return get_tag(i, r, out, e);
+    if (rc < 0)
+        return rc;
+    rc = get_promised(i, r, out, e);
+    if (rc != -ERR_NOTFOUND)
+        return rc;
+    AUTO_FREE char *name = oci_ref_print(&i->ref);
+    struct err why = *e;
+    err_clear(e);
+    rc = get_tag(i, r, out, e);
+    if (rc == 0)
+        log_event(LOG_WARN, "registry", "%s: %s; its tag leads to another manifest",
+                  name ? name : "", why.text);
     return rc;
 }
 

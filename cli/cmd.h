@@ -20,8 +20,9 @@ enum {
     EXIT_USAGE = 2,
     EXIT_ENVIRONMENT = 3,
     EXIT_BUSY = 4,
-    EXIT_NOTHING = 5,       /* nothing to do; only where --detailed-status asks for it */
-    EXIT_RATE_LIMITED = 6,  /* tasks failed since a far end limits how often it may be asked */
+    EXIT_NOTHING = 5, /* nothing to do; only where --detailed-status asks for it */
+    EXIT_RATE_LIMITED =
+        6, /* a far end limits how often it may be asked; of a bake: nothing else failed */
     EXIT_TOOL_FAILED = 125, /* `run`: the tool failed, not the command */
     EXIT_INTERRUPTED = 130,
 };
@@ -55,6 +56,7 @@ struct command {
 
 extern const struct command command_bake;
 extern const struct command command_plan;
+extern const struct command command_golden;
 extern const struct command command_ls;
 extern const struct command command_show;
 extern const struct command command_run;

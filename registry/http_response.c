@@ -24,6 +24,7 @@ void http_response_fini(struct http_response *r)
     free(r->location);
     free(r->etag);
     free(r->encoding);
+    free(r->redirected);
     free(r->next_token);
     http_response_init(r);
 }
