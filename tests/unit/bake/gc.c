@@ -234,7 +234,7 @@ static void tags(void **state)
     put_tag(&w, "a.example/app:2", "sha256:" ZEROS "03", gone);
     put_tag(&w, "a.example/app:3", "sha256:nothing", damaged);
     age_all(&w, 10 * DAY);
-    age(&w, blob, 0);
+    age(&w, blob, -10 * DAY);
     put_tag(&w, "a.example/app:4", "sha256:" ZEROS "03", young);
     struct gc_report r = collect(&w, (struct gc_options){.grace_ms = 3600 * 1000});
     assert_int_equal(r.removed[UPKEEP_TAG].count, 2);
