@@ -151,6 +151,8 @@ struct bake_options {
     bool force;    /* bake although the template is there */
     unsigned jobs; /* tasks at once; 0: from cores and memory */
     enum vm_accel accel;
+    const char *remote_url;  /* remote store shared with other bakers (bake/remote.h); NULL: none */
+    int64_t remote_lease_ms; /* see remote_options */
     struct image_options images;
     const char *e2b_api_url; /* NULL: local catalog only */
     const char *e2b_api_key;
@@ -168,6 +170,8 @@ struct bake_report {
     bool has_quota;
     uint64_t quota_remaining, quota_limit;
     size_t vm_tasks; /* tasks that started VMs */
+    size_t layers_ingested;
+    struct json *remote; /* what went over to and came from the remote store; NULL: there is none */
     struct store_stats store;
     char *journal; /* path of the run's journal, relative to the store */
 };

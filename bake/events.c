@@ -93,6 +93,9 @@ static void describe_report(struct json *j, const struct bake_report *r)
     if (r->has_quota && r->quota_limit > 0)
         json_set(j, "quota_limit", json_new_integer((int64_t)r->quota_limit));
     json_set(j, "vm_tasks", json_new_integer((int64_t)r->vm_tasks));
+    json_set(j, "layers_ingested", json_new_integer((int64_t)r->layers_ingested));
+    if (r->remote)
+        json_set(j, "remote", json_clone(r->remote));
     json_set(j, "stored_size", json_new_integer((int64_t)r->store.chunk_bytes_new));
 }
 

@@ -192,7 +192,7 @@ static int drop_damaged_layers(struct fsck *k)
 {
     const struct census_list *l = &k->census.lists[UPKEEP_LAYER];
     for (size_t i = 0; i < l->count; i++)
-        layer_drop_damaged(k->store, &l->files[i].digest);
+        layer_drop_damaged(k->store, &l->files[i].digest, false);
     return 0;
 }
 

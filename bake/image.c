@@ -52,6 +52,7 @@ void image_free(struct image *i)
     if (!i)
         return;
     free(i->text);
+    free(i->shares);
     oci_ref_fini(&i->ref);
     oci_layout_close(i->layout);
     oci_manifest_fini(&i->manifest);

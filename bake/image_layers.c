@@ -30,7 +30,7 @@ int image_drop_damaged(struct image *i, struct image_room *r, struct err *e)
             return rc;
         if (!mine)
             continue;
-        layer_drop_damaged(r->store, diff_id);
+        layer_drop_damaged(r->store, diff_id, remote_has_layer(r->remote, diff_id));
         once_end(r->once, key, 0, NULL, e);
     }
     return 0;
@@ -81,11 +81,16 @@ static int download(struct image *i, struct image_room *r, const struct oci_desc
     return 0;
 }
 
+static bool is_left_to_others(const struct image *i, size_t n)
+{
+    return i->shares && i->shares[n] == SHARE_ELSEWHERE;
+}
+
 static int pull_layer(struct image *i, struct image_room *r, size_t n,
                       const struct registry_progress *progress, struct err *e)
 {
     const struct oci_descriptor *d = &i->manifest.layers[n];
-    if (layer_has(r->store, &i->config.diff_ids[n]))
+    if (layer_has(r->store, &i->config.diff_ids[n]) || is_left_to_others(i, n))
         return 0;
     char digest[DIGEST_TEXT_MAX];
     AUTO_FREE char *key = mem_printf("pull %s", digest_print(&d->digest, digest));
@@ -137,7 +142,7 @@ static void drop_blob(const struct image *i, struct image_room *r, size_t n)
 static int ingest_layer(struct image *i, struct image_room *r, size_t n, struct err *e)
 {
     const struct digest *diff_id = &i->config.diff_ids[n];
-    if (layer_has(r->store, diff_id))
+    if (layer_has(r->store, diff_id) || is_left_to_others(i, n))
         return 0;
     char digest[DIGEST_TEXT_MAX];
     AUTO_FREE char *key = mem_printf("ingest %s", digest_print(diff_id, digest));
@@ -147,8 +152,10 @@ static int ingest_layer(struct image *i, struct image_room *r, size_t n, struct 
     int rc = once_begin(r->once, key, &mine, NULL, e);
     if (rc < 0 || !mine)
         return rc;
-    if (!layer_has(r->store, diff_id))
+    if (!layer_has(r->store, diff_id)) {
         rc = ingest_blob(i, r, n, e);
+        atomic_fetch_add(&r->ingested, rc == 0);
+    }
     if (rc < 0)
         err_in(e, "layer %zu of %zu (%s)", n + 1, i->manifest.layer_count,
                digest_print(&i->manifest.layers[n].digest, digest));

@@ -164,7 +164,7 @@ int layer_inspect(struct store *s, const char *path, struct digest *region, stru
 }
 
 /* Whether the layer can be used: its file and its region's map are sound, its chunks are there. */
-static int layer_check(struct store *s, const struct digest *diff_id, struct err *e)
+static int layer_check(struct store *s, const struct digest *diff_id, bool elsewhere, struct err *e)
 {
     AUTO_BUF struct buf file;
     AUTO_BLOCK_MAP struct block_map *region = NULL;
@@ -173,7 +173,7 @@ static int layer_check(struct store *s, const struct digest *diff_id, struct err
     int rc = layer_read(s, diff_id, &file, &map, &index, e);
     if (rc == 0)
         rc = store_get_map(s, &map, &region, e);
-    for (size_t i = 0; rc == 0 && i < block_map_count(region); i++) {
+    for (size_t i = 0; rc == 0 && !elsewhere && i < block_map_count(region); i++) {
         const struct digest *chunk = &block_map_extent(region, i)->chunk;
         if (i == 0 || !digest_equal(chunk, &block_map_extent(region, i - 1)->chunk))
             rc = store_check_chunk(s, chunk, e);
@@ -181,10 +181,10 @@ static int layer_check(struct store *s, const struct digest *diff_id, struct err
     return rc;
 }
 
-void layer_drop_damaged(struct store *s, const struct digest *diff_id)
+void layer_drop_damaged(struct store *s, const struct digest *diff_id, bool elsewhere)
 {
     struct err e = ERR_INIT;
-    if (!layer_has(s, diff_id) || layer_check(s, diff_id, &e) == 0)
+    if (!layer_has(s, diff_id) || layer_check(s, diff_id, elsewhere, &e) == 0)
         return;
     if (e.class != ERR_CORRUPT && e.class != ERR_DIGEST && e.class != ERR_NOTFOUND)
         return; /* using it will say the same */
@@ -192,6 +192,22 @@ void layer_drop_damaged(struct store *s, const struct digest *diff_id)
     layer_path(path, diff_id);
     log_event(LOG_WARN, "bake", "%s: made again: %s", path, e.text);
     unlinkat(store_dir(s), path, 0);
+}
+
+int layer_decode_file(const struct buf *file, struct digest *region, struct oci_layer **layer,
+                      struct err *e)
+{
+    struct cursor index;
+    int rc = layer_open_file(file, region, &index, e);
+    return rc < 0 ? rc : oci_layer_decode(layer, index.at, index.left, e);
+}
+
+int layer_region(struct store *s, const struct digest *diff_id, struct digest *region,
+                 struct err *e)
+{
+    AUTO_BUF struct buf file;
+    struct cursor index;
+    return layer_read(s, diff_id, &file, region, &index, e);
 }
 
 int layer_load(struct store *s, const struct digest *diff_id, struct oci_layer **layer,

@@ -4,8 +4,10 @@
 #define TB2_BAKE_PIPELINE_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "bake/bake.h"
+#include "bake/remote.h"
 #include "bake/vm.h"
 #include "base/cancel.h"
 #include "blockdev/blockdev.h"
@@ -132,6 +134,12 @@ int guest_wait_ready(struct guest *g, const struct recipe_ready *ready,
 
 /* ---- Images and disks ------------------------------------------------------------------------ */
 
+/* What an image's layer is to bakers who share a remote store. */
+enum layer_share {
+    SHARE_NONE,
+    SHARE_PUBLISH,   /* ours to send, once the store has it */
+    SHARE_ELSEWHERE, /* someone else makes it: not to be pulled or ingested now */
+};
 struct image_source;
 
 struct image {
@@ -141,6 +149,7 @@ struct image {
     struct oci_layout *layout; /* of images in files */
     struct oci_manifest manifest;
     struct oci_config config;
+    enum layer_share *shares; /* one per layer; NULL: nothing is shared */
 };
 
 /* Archives that are open, by their paths. */
@@ -158,6 +167,8 @@ struct image_room {
     struct store *store;
     struct registry *registry; /* NULL when offline */
     struct once *once;
+    struct remote *remote;  /* borrowed; NULL: none */
+    atomic_size_t ingested; /* layers */
     struct image_archives archives;
     bool offline;
     struct oci_platform platform; /* that is wanted */
@@ -223,8 +234,9 @@ int image_assemble(struct image *i, struct image_room *r, uint64_t free_size,
 
 /* Layers as the store keeps them (docs/formats/store.md). */
 bool layer_has(struct store *s, const struct digest *diff_id);
-/* Forgets the layer if its file is damaged or chunks of it are missing, so that it is made again. */
-void layer_drop_damaged(struct store *s, const struct digest *diff_id);
+/* Forgets the layer if its file is damaged or chunks of it are missing, so that it is made again.
+ * `elsewhere`: a remote store has the layer, and with it chunks that are missing here. */
+void layer_drop_damaged(struct store *s, const struct digest *diff_id, bool elsewhere);
 /* A blob that is to become a layer of the store. */
 struct layer_blob {
     const struct source *source;
@@ -233,6 +245,13 @@ struct layer_blob {
 };
 int layer_ingest(struct store *s, const struct layer_blob *blob, size_t workers,
                  const struct cancel *c, struct err *e) MUST_USE;
+/* A layer's file, decoded; *region is the name of its region's map. The bytes may come from anywhere:
+ * ERR_CORRUPT. */
+int layer_decode_file(const struct buf *file, struct digest *region, struct oci_layer **layer,
+                      struct err *e) MUST_USE;
+/* Name of the region's map of a layer that the store has. */
+int layer_region(struct store *s, const struct digest *diff_id, struct digest *region,
+                 struct err *e) MUST_USE;
 int layer_load(struct store *s, const struct digest *diff_id, struct oci_layer **layer,
                struct block_map **region, struct err *e) MUST_USE;
 /* Checks the file of a layer, without marking it as used; *region is its region's map. */
@@ -284,6 +303,30 @@ int ready_decode(struct recipe_ready *out, const struct json *document, struct e
 struct json *ready_encode(const struct recipe_ready *r);
 void ready_fini(struct recipe_ready *r);
 
+/* ---- Remote stores (remote_layers.c, remote_template.c) --------------------------------------- */
+
+/* In all of these `r` may be NULL: no remote store, nothing to do. A remote store that fails is
+ * logged, and done without. */
+
+/* Takes over the image's layers that the remote store has, claims those that nobody has; *waiting:
+ * some are left to someone else (image->shares), and to be asked for again. */
+int remote_image_begin(struct remote *r, struct image *i, bool *waiting, struct err *e) MUST_USE;
+/* Publishes what was claimed and is in the store now, gives the claims back. `result` (with its error
+ * in `e`) is that of the work in between; it is returned. */
+int remote_image_end(struct remote *r, const struct image *i, int result, struct err *e) MUST_USE;
+bool remote_has_layer(struct remote *r, const struct digest *diff_id);
+/* Sleeps between two looks at what someone else does; *round counts them. */
+int remote_wait(struct remote *r, unsigned *round, struct err *e) MUST_USE;
+
+/* The template with this key: taken over (then the store has it), or claimed, or *busy: someone else
+ * makes it. */
+int remote_template_begin(struct remote *r, const struct digest *key, bool *busy,
+                          struct err *e) MUST_USE;
+/* Publishes a template unless the remote store has it, and its catalog entry; gives the claim back.
+ * `image` may be NULL. */
+void remote_template_publish(struct remote *r, const struct template *t, const struct image *image);
+void remote_template_drop(struct remote *r, const struct digest *key);
+
 /* ---- One task -------------------------------------------------------------------------------- */
 
 struct run {
@@ -294,7 +337,9 @@ struct run {
     struct image_room images;
     struct machine_room machines;
     struct vm_gate gate;
-    struct e2b *server; /* NULL: local catalog only */
+    struct e2b *server;    /* NULL: local catalog only */
+    struct remote *remote; /* NULL: none */
+    bool patient;          /* what other bakers are at is waited for, not put off */
     pthread_mutex_t event_lock;
     int journal_fd;
 };

@@ -64,6 +64,21 @@ static int open_server(struct run *run, struct err *e)
     return e2b_new(&run->server, &server, e);
 }
 
+static int open_remote(struct run *run, struct err *e)
+{
+    const struct bake_options *o = run->options;
+    if (!o->remote_url || o->images.offline)
+        return 0;
+    struct remote_options remote = {.url = o->remote_url,
+                                    .docker_config = o->images.docker_config,
+                                    .plain_http_hosts = o->images.plain_http_hosts,
+                                    .lease_ms = o->remote_lease_ms,
+                                    .cancel = o->cancel};
+    int rc = remote_open(&run->remote, run->store, &remote, e);
+    run->images.remote = run->remote;
+    return rc;
+}
+
 static int run_open(struct run *run, struct store *s, const struct bake_options *o, struct err *e)
 {
     *run = (struct run){.options = o, .store = s, .journal_fd = -1};
@@ -77,6 +92,8 @@ static int run_open(struct run *run, struct store *s, const struct bake_options 
         return err_nomem(e, "recipe");
     rc = image_room_open(&run->images, s, &o->images, o->cancel, e);
     if (rc == 0)
+        rc = open_remote(run, e);
+    if (rc == 0)
         rc = open_server(run, e);
     return rc;
 }
@@ -85,6 +102,7 @@ static void run_close(struct run *run)
 {
     machine_room_close(&run->machines);
     image_room_close(&run->images);
+    remote_close(run->remote);
     e2b_free(run->server);
     json_free(run->recipe_json);
     recipe_free(run->recipe);
@@ -204,6 +222,8 @@ static void *work_thread(void *self)
         size_t n = atomic_fetch_add(&w->next, 1);
         if (n >= w->report->count)
             return NULL;
+        if (w->report->results[n].outcome != OUTCOME_PENDING)
+            continue; /* done in the first round */
         bake_task(w->run, &w->report->results[n]);
     }
 }
@@ -225,6 +245,29 @@ static void run_tasks(struct run *run, struct bake_report *report)
         pthread_join(threads[i], NULL);
 }
 
+static struct json *describe_remote(const struct remote *remote)
+{
+    struct remote_stats s = remote_stats(remote);
+    const struct {
+        const char *name;
+        uint64_t value;
+    } numbers[] = {{"layers_taken", s.layers_taken},
+                   {"templates_taken", s.templates_taken},
+                   {"layers_sent", s.layers_sent},
+                   {"templates_sent", s.templates_sent},
+                   {"chunks_sent", s.chunks_sent},
+                   {"chunk_bytes_sent", s.chunk_bytes_sent},
+                   {"chunks_fetched", s.chunks_fetched},
+                   {"chunk_bytes_fetched", s.chunk_bytes_fetched},
+                   {"requests", s.requests},
+                   {"claims_lost", s.claims_lost}};
+    struct json *j = json_new_object();
+    json_set(j, "name", json_new_string(remote_name(remote)));
+    for (size_t i = 0; i < ARRAY_LEN(numbers); i++)
+        json_set(j, numbers[i].name, json_new_integer((int64_t)numbers[i].value));
+    return j;
+}
+
 static void fill_report(struct bake_report *out, struct run *run, int64_t start_ms)
 {
     out->wall_ms = clock_ms() - start_ms;
@@ -241,6 +284,9 @@ static void fill_report(struct bake_report *out, struct run *run, int64_t start_
     out->quota_remaining = stats.quota_remaining;
     out->quota_limit = stats.quota_limit;
     out->vm_tasks = run->gate.entered;
+    out->layers_ingested = atomic_load(&run->images.ingested);
+    if (run->remote)
+        out->remote = describe_remote(run->remote);
     out->store = store_stats(run->store);
 }
 
@@ -278,6 +324,9 @@ int bake_run(struct bake_report *out, struct store *s, const struct bake_options
     if (rc == 0) {
         run_event(&run, &(struct bake_event){.kind = EVENT_RUN_STARTED, .count = out->count});
         run_tasks(&run, out);
+        run.patient = true; /* what other bakers were at is left; that is waited for */
+        if (run.remote)
+            run_tasks(&run, out);
         fill_report(out, &run, start_ms);
         run_event(&run, &(struct bake_event){
                             .kind = EVENT_RUN_FINISHED, .count = out->count, .report = out});
@@ -303,5 +352,6 @@ void bake_report_fini(struct bake_report *r)
     }
     free(r->results);
     free(r->journal);
+    json_free(r->remote);
     *r = (struct bake_report){0};
 }

@@ -39,7 +39,9 @@ static int plan(struct baking *b, struct err *e)
     }
     char *alias = NULL;
     rc = template_alias(&alias, b->task, "root", commands, count, e);
-    if (rc == 0)
+    if (rc == 0 && b->result->alias)
+        free(alias); /* the task was put off before */
+    else if (rc == 0)
         b->result->alias = alias;
     return rc;
 }
@@ -74,6 +76,22 @@ static void note_disks(struct baking *b)
     digest_print(&b->template->disk, b->result->disk);
 }
 
+/* Pulls and ingests what is ours to do; *waiting: other bakers are at the rest. */
+static int fetch_layers(struct baking *b, bool *waiting, struct err *e)
+{
+    struct image_room *room = &b->run->images;
+    int rc = remote_image_begin(room->remote, b->image, waiting, e);
+    if (rc == 0) {
+        baking_stage(b, STAGE_PULL);
+        rc = image_pull(b->image, room, &(struct registry_progress){task_progress, b}, e);
+    }
+    if (rc == 0) {
+        baking_stage(b, STAGE_INGEST);
+        rc = image_ingest(b->image, room, e);
+    }
+    return remote_image_end(room->remote, b->image, rc, e);
+}
+
 static int fetch_and_assemble(struct baking *b, struct block_map **disk, struct digest *base,
                               struct err *e)
 {
@@ -85,12 +103,13 @@ static int fetch_and_assemble(struct baking *b, struct block_map **disk, struct 
         if (!layer_has(b->run->store, &b->image->config.diff_ids[i]))
             b->transfer_total += b->image->manifest.layers[i].size;
     }
-    baking_stage(b, STAGE_PULL);
-    rc = image_pull(b->image, room, &(struct registry_progress){task_progress, b}, e);
-    if (rc < 0)
-        return rc;
-    baking_stage(b, STAGE_INGEST);
-    rc = image_ingest(b->image, room, e);
+    unsigned round = 0;
+    bool waiting = true;
+    while (rc == 0 && waiting) {
+        rc = fetch_layers(b, &waiting, e);
+        if (rc == 0 && waiting)
+            rc = remote_wait(room->remote, &round, e);
+    }
     if (rc < 0)
         return rc;
     baking_stage(b, STAGE_ASSEMBLE);
@@ -127,7 +146,31 @@ static int warm_and_prove(struct baking *b, const struct block_map *disk, const 
     return rc < 0 ? rc : template_load_record(&b->template, run->store, &record, e);
 }
 
-static int bake_stages(struct baking *b, struct err *e)
+/* As look_up, in the remote store too: taken over from there it is as good as baked before, and if
+ * nobody has it, nobody else will bake it now. *put_off: someone else does. */
+static int look_around(struct baking *b, struct digest *key, bool *unchanged, bool *put_off,
+                       struct err *e)
+{
+    struct remote *remote = b->run->remote;
+    unsigned round = 0;
+    int rc = look_up(b, key, unchanged, e);
+    while (rc == 0 && remote && !*unchanged && !b->run->options->force) {
+        bool busy = false;
+        rc = remote_template_begin(remote, key, &busy, e);
+        if (rc == 0)
+            rc = look_up(b, key, unchanged, e);
+        if (rc < 0 || !busy)
+            break;
+        if (!b->run->patient) {
+            *put_off = true;
+            break;
+        }
+        rc = remote_wait(remote, &round, e);
+    }
+    return rc;
+}
+
+static int bake_stages(struct baking *b, bool *put_off, struct err *e)
 {
     baking_stage(b, STAGE_PLAN);
     int rc = plan(b, e);
@@ -138,19 +181,24 @@ static int bake_stages(struct baking *b, struct err *e)
     struct digest key;
     bool unchanged = false;
     if (rc == 0)
-        rc = look_up(b, &key, &unchanged, e);
+        rc = look_around(b, &key, &unchanged, put_off, e);
+    if (rc == 0 && *put_off)
+        return 0;
     if (rc == 0 && !unchanged) {
         AUTO_BLOCK_MAP struct block_map *disk = NULL;
         struct digest base;
         rc = fetch_and_assemble(b, &disk, &base, e);
         if (rc == 0)
             rc = warm_and_prove(b, disk, &base, &key, e);
+        if (rc < 0)
+            remote_template_drop(b->run->remote, &key);
     }
     if (rc < 0)
         return rc;
     note_disks(b);
     baking_stage(b, STAGE_REGISTER);
     rc = register_template(b, b->template, e);
+    remote_template_publish(b->run->remote, b->template, b->image);
     if (rc == 0)
         b->result->outcome = unchanged ? OUTCOME_UNCHANGED : OUTCOME_READY;
     return rc;
@@ -162,13 +210,17 @@ void bake_task(struct run *run, struct bake_task_result *result)
     struct err *e = &result->err;
     err_clear(e);
     int rc = cancel_check(run->options->cancel, e);
+    bool put_off = false;
     if (rc == 0)
-        rc = bake_stages(&b, e);
+        rc = bake_stages(&b, &put_off, e);
     if (rc < 0) {
         result->outcome = e->class == ERR_CANCELLED ? OUTCOME_CANCELLED : OUTCOME_FAILED;
         err_in(e, "task %s: %s", result->task, bake_stage_name(result->stage));
     }
-    baking_finish(&b);
+    if (put_off)
+        baking_output(&b, "another baker is at it: put off");
+    else
+        baking_finish(&b);
     template_free(b.template);
     image_free(b.image);
     task_free(b.task);

@@ -75,6 +75,12 @@ int store_check_chunk(struct store *s, const struct digest *d, struct err *e) MU
 int store_chunk_stored_size(struct store *s, const struct digest *d, uint64_t *out,
                             struct err *e) MUST_USE;
 
+/* Appends the stored form of a chunk that is here (one zstd frame; at most CHUNK_STORED_MAX bytes) to
+ * `out`, verified, for a remote store. ERR_NOTFOUND, ERR_DIGEST, ERR_CORRUPT: no source is asked. */
+enum { CHUNK_STORED_MAX = CHUNK_SIZE_MAX + CHUNK_SIZE_MAX / 256 };
+int store_get_stored_chunk(struct store *s, const struct digest *d, struct buf *out,
+                           struct err *e) MUST_USE;
+
 struct store_stats store_stats(const struct store *s);
 
 /* ---- What is in use ---------------------------------------------------------------------- */

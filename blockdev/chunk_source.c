@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "blockdev/internal.h"
 
 enum {
@@ -78,4 +79,38 @@ int store_fetch_chunk(struct store *s, struct chunk_codec *c, const struct diges
                   full.text);
     }
     return 0;
+}
+
+static int get_stored(struct store *s, struct chunk_codec *c, const struct digest *d,
+                      struct buf *stored, struct err *e)
+{
+    char path[CHUNK_PATH_MAX];
+    size_t len = 0;
+    struct digest got;
+    AUTO_FREE void *data = mem_zalloc(CHUNK_SIZE_MAX);
+    if (!data)
+        return err_nomem(e, "chunk");
+    int rc = file_read(store_dir(s), store_chunk_path(d, path), stored, e);
+    if (rc == 0)
+        rc = chunk_decode(c, stored->data, stored->len, data, &len, e);
+    if (rc < 0)
+        return rc;
+    digest_bytes(&got, data, len);
+    return digest_equal(&got, d) ? 0 : err_set(e, ERR_DIGEST, "its bytes hash to something else");
+}
+
+int store_get_stored_chunk(struct store *s, const struct digest *d, struct buf *out, struct err *e)
+{
+    AUTO_BUF struct buf stored;
+    struct chunk_codec *c;
+    char text[DIGEST_TEXT_MAX];
+    buf_init(&stored, CHUNK_STORED_MAX);
+    int rc = store_take_codec(s, &c, e);
+    if (rc < 0)
+        return rc;
+    rc = get_stored(s, c, d, &stored, e);
+    store_give_codec(s, c);
+    if (rc == 0)
+        rc = buf_add(out, stored.data, stored.len, e);
+    return rc < 0 ? err_in(e, "chunk %s", digest_print(d, text)) : 0;
 }

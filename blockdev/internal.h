@@ -35,8 +35,7 @@ int chunk_decode_file(struct chunk_codec *c, int fd, void *data, size_t *len,
                       struct err *e) MUST_USE;
 
 enum {
-    CHUNK_PATH_MAX = 10 + DIGEST_TEXT_MAX,                    /* "chunks/ab/" + hex + NUL */
-    CHUNK_STORED_MAX = CHUNK_SIZE_MAX + CHUNK_SIZE_MAX / 256, /* bytes of a chunk's file */
+    CHUNK_PATH_MAX = 10 + DIGEST_TEXT_MAX, /* "chunks/ab/" + hex + NUL */
 };
 
 /* Where a chunk lies in the store; returns `path`. */

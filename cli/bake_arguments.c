@@ -85,6 +85,13 @@ static int take_recipe(void *arguments, const char *value, struct err *e UNUSED)
     return 0;
 }
 
+static int take_remote(void *arguments, const char *value, struct err *e UNUSED)
+{
+    struct bake_arguments *a = arguments;
+    a->bake.remote_url = value;
+    return 0;
+}
+
 const struct option_row bake_option_rows[] = {
     {"tasks-dir", "DIR", "directory of task directories, each with a task.toml", take_tasks_dir},
     {"all", NULL, "every task of the directory", take_all},
@@ -93,6 +100,10 @@ const struct option_row bake_option_rows[] = {
     {"jobs", "N", "tasks at once (default: from cores and memory)", take_jobs},
     {"recipe", "FILE", "recipe, or the name of a shipped one: tb2, demo (default: tb2)",
      take_recipe},
+    {"remote", "URL",
+     "share layers and templates with other bakers through this store\n"
+     "(default: $TB2_BAKE_REMOTE; 'tb2-bake remote --help' has the URLs)",
+     take_remote},
     IMAGE_OPTION_ROWS,
     {NULL, NULL, NULL, NULL},
 };
@@ -181,9 +192,12 @@ int bake_arguments_parse(struct bake_arguments *a, const struct command *c,
                    ? err_hint(e, "the command comes first: tb2-bake %s ...", argv[optind])
                    : -ERR_INPUT;
     }
+    a->bake.remote_url = remote_url(a->bake.remote_url);
     rc = check_selection(a, e);
     if (rc == 0)
         rc = find_recipe(a, e);
+    if (rc == 0)
+        rc = remote_lease(&a->bake.remote_lease_ms, e);
     if (rc == 0)
         rc = find_api_key(a, e);
     return rc;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "bake/bake.h"
+#include "bake/remote.h"
 #include "base/cancel.h"
 #include "base/err.h"
 #include "base/log.h"
@@ -55,6 +56,7 @@ extern const struct command command_show;
 extern const struct command command_run;
 extern const struct command command_verify;
 extern const struct command command_disk;
+extern const struct command command_remote;
 extern const struct command command_store;
 extern const struct command command_image;
 extern const struct command command_attach;
@@ -89,6 +91,14 @@ int open_store(struct store **out, const struct global_options *g, struct err *e
 /* For commands that read it: ERR_NOTFOUND where there is none. */
 int open_existing_store(struct store **out, const struct global_options *g, struct err *e) MUST_USE;
 
+/* The remote store's URL: `given`, else $TB2_BAKE_REMOTE, else NULL. */
+const char *remote_url(const char *given);
+/* $TB2_BAKE_REMOTE_LEASE, seconds, as remote_options.lease_ms. */
+int remote_lease(int64_t *lease_ms, struct err *e) MUST_USE;
+/* Opens the store (made where there is none) and the remote store with remote_url(url), which it
+ * takes chunks from; neither where no URL is set. */
+int open_remote(struct remote **out, struct store **s, const struct global_options *g,
+                const char *url, struct err *e) MUST_USE;
 /* Reads --registries, or the file in the usual place that is there, and --ca; for
  * registry_network_fini. */
 int open_network(struct registry_network *out, const struct global_options *g,

@@ -14,15 +14,21 @@
 
 enum { STDIN_MAX = 16 << 20 };
 
-/* Parses the options that all commands share. `order` is GLOBAL_SHORT_OPTIONS to take them anywhere,
- * with a "+" before it to stop at the first operand. Returns -1 to go on (operands start at
- * optind). */
-static int parse_common(struct global_options *g, const struct command *c, const char *order,
-                        int argc, char **argv)
+/* Parses the options that all commands share, and --remote where `remote` takes it. `order` is
+ * GLOBAL_SHORT_OPTIONS to take them anywhere, with a "+" before it to stop at the first operand.
+ * Returns -1 to go on (operands start at optind). */
+static int parse_remote(struct global_options *g, const struct command *c, const char *order,
+                        int argc, char **argv, const char **remote)
 {
-    static const struct option options[] = {GLOBAL_LONG_OPTIONS, {NULL, 0, NULL, 0}};
+    static const struct option plain[] = {GLOBAL_LONG_OPTIONS, {NULL, 0, NULL, 0}};
+    static const struct option with_remote[] = {
+        GLOBAL_LONG_OPTIONS, {"remote", required_argument, NULL, 'R'}, {NULL, 0, NULL, 0}};
     int option;
-    while ((option = getopt_long(argc, argv, order, options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, order, remote ? with_remote : plain, NULL)) != -1) {
+        if (option == 'R') {
+            *remote = optarg;
+            continue;
+        }
         int status = option_global(g, c, option, optarg);
         if (status >= 0)
             return status;
@@ -30,11 +36,17 @@ static int parse_common(struct global_options *g, const struct command *c, const
     return -1;
 }
 
+static int parse_common(struct global_options *g, const struct command *c, const char *order,
+                        int argc, char **argv)
+{
+    return parse_remote(g, c, order, argc, argv, NULL);
+}
+
 /* The one operand of a command that takes an alias. */
 static int parse_alias(struct global_options *g, const struct command *c, int argc, char **argv,
-                       const char **alias)
+                       const char **alias, const char **remote)
 {
-    int status = parse_common(g, c, GLOBAL_SHORT_OPTIONS, argc, argv);
+    int status = parse_remote(g, c, GLOBAL_SHORT_OPTIONS, argc, argv, remote);
     if (status >= 0)
         return status;
     if (optind == argc)
@@ -43,6 +55,33 @@ static int parse_alias(struct global_options *g, const struct command *c, int ar
         return usage_error(c, "'%s' is not expected here", argv[optind + 1]);
     *alias = argv[optind];
     return -1;
+}
+
+/* ---- A template to be used ---- */
+
+struct place {
+    struct global_options *g;
+    const char *remote; /* --remote; NULL: not given */
+    const char *alias;
+};
+
+/* Opens the store and, if one is named, the remote store, which gives what the former lacks. Declared
+ * in this order by the caller, so that the store is closed last. */
+static int open_template(struct template **out, struct store **s, struct remote **remote,
+                         const struct place *p, struct err *e)
+{
+    int rc = open_remote(remote, s, p->g, p->remote, e);
+    if (rc == 0 && !*s)
+        rc = open_existing_store(s, p->g, e);
+    if (rc == 0)
+        rc = template_load(out, *s, p->alias, e);
+    if (rc == 0 && *remote)
+        remote_use_template(*remote, *out);
+    if (rc != -ERR_NOTFOUND || !*remote)
+        return rc;
+    err_clear(e);
+    rc = remote_pull_template(*remote, p->alias, e);
+    return rc < 0 ? rc : template_load(out, *s, p->alias, e);
 }
 
 /* ---- ls ---- */
@@ -204,7 +243,7 @@ static int print_member(void *ctx, const char *key, struct json *value, struct e
 static int run_show(struct global_options *g, int argc, char **argv)
 {
     const char *alias = NULL;
-    int status = parse_alias(g, &command_show, argc, argv, &alias);
+    int status = parse_alias(g, &command_show, argc, argv, &alias, NULL);
     if (status >= 0)
         return status;
     struct err e = ERR_INIT;
@@ -237,17 +276,17 @@ const struct command command_show = {
 static int run_verify(struct global_options *g, int argc, char **argv)
 {
     const char *alias = NULL;
-    int status = parse_alias(g, &command_verify, argc, argv, &alias);
+    const char *url = NULL;
+    int status = parse_alias(g, &command_verify, argc, argv, &alias, &url);
     if (status >= 0)
         return status;
     struct err e = ERR_INIT;
     AUTO_STORE struct store *s = NULL;
     AUTO_TEMPLATE struct template *t = NULL;
     struct verify_report report;
+    AUTO_REMOTE struct remote *remote = NULL;
     struct template_use use = {.cache_dir = g->cache_dir, .accel = g->accel, .cancel = g->cancel};
-    int rc = open_existing_store(&s, g, &e);
-    if (rc == 0)
-        rc = template_load(&t, s, alias, &e);
+    int rc = open_template(&t, &s, &remote, &(struct place){g, url, alias}, &e);
     if (rc == 0)
         rc = template_verify(t, s, &use, &report, &e);
     if (rc < 0)
@@ -271,8 +310,11 @@ static int run_verify(struct global_options *g, int argc, char **argv)
 
 const struct command command_verify = {
     .name = "verify",
-    .arguments = "ALIAS",
-    .summary = "Restore a template, pass its ready check, read and verify every chunk.",
+    .arguments = "[--remote URL] ALIAS",
+    .summary =
+        "Restore a template, pass its ready check, read and verify every chunk.\n\n"
+        "  --remote URL  take the template, or chunks of it that are missing, from a remote\n"
+        "                store (default: $TB2_BAKE_REMOTE)",
     .run = run_verify,
 };
 
@@ -329,7 +371,8 @@ static int exit_status(const struct agent_result *r)
 
 static int run_run(struct global_options *g, int argc, char **argv)
 {
-    int status = parse_common(g, &command_run, "+" GLOBAL_SHORT_OPTIONS, argc, argv);
+    const char *url = NULL;
+    int status = parse_remote(g, &command_run, "+" GLOBAL_SHORT_OPTIONS, argc, argv, &url);
     if (status >= 0)
         return status;
     if (optind >= argc || strcmp(argv[optind - 1], "--") == 0)
@@ -345,10 +388,9 @@ static int run_run(struct global_options *g, int argc, char **argv)
     AUTO_BUF struct buf input;
     buf_init(&input, STDIN_MAX);
     struct agent_result result = {0};
+    AUTO_REMOTE struct remote *remote = NULL;
     struct template_use use = {.cache_dir = g->cache_dir, .accel = g->accel, .cancel = g->cancel};
-    int rc = open_existing_store(&s, g, &e);
-    if (rc == 0)
-        rc = template_load(&t, s, alias, &e);
+    int rc = open_template(&t, &s, &remote, &(struct place){g, url, alias}, &e);
     if (rc == 0)
         rc = read_stdin(&input, g->cancel, &e);
     if (rc == 0) {
@@ -370,6 +412,8 @@ const struct command command_run = {
     .arguments = "[options] ALIAS -- COMMAND [ARGUMENT...]",
     .summary =
         "Restore a template, run a command in it, throw the copy away.\n\n"
+        "  --remote URL  take the template, or chunks of it that are missing, from a remote\n"
+        "                store (default: $TB2_BAKE_REMOTE)\n\n"
         "The command's stdin is what is piped in, which is read to its end first; nothing from a\n"
         "terminal.\n\n"
         "Exits with the command's status, 128 + n after signal n, 125 when the command could\n"

@@ -22,6 +22,7 @@ void http_response_fini(struct http_response *r)
     free(r->content_digest);
     free(r->authenticate);
     free(r->location);
+    free(r->etag);
     free(r->encoding);
     http_response_init(r);
 }
@@ -154,6 +155,8 @@ static int set_field(struct http_response *r, const char *name, const char *valu
         return join(&r->authenticate, value, e);
     if (strcasecmp(name, "Location") == 0)
         return replace(&r->location, value, e);
+    if (strcasecmp(name, "ETag") == 0)
+        return replace(&r->etag, value, e);
     if (strcasecmp(name, "Content-Encoding") == 0 && strcasecmp(value, "identity") != 0)
         return replace(&r->encoding, value, e);
     if (strcasecmp(name, "Retry-After") == 0)

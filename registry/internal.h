@@ -72,6 +72,7 @@ struct http_response {
     char *content_digest; /* Docker-Content-Digest */
     char *authenticate;   /* all WWW-Authenticate values, joined by ", " */
     char *location;       /* as sent; only of an answer that was not followed */
+    char *etag;           /* as sent, quotes included */
     char *encoding;       /* Content-Encoding, unless "identity": the bytes are as sent */
     bool has_length;
     uint64_t length; /* Content-Length */

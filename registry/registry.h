@@ -12,6 +12,7 @@
 #include "base/cancel.h"
 #include "base/digest.h"
 #include "base/err.h"
+#include "base/io.h"
 #include "base/json.h"
 #include "oci/oci.h"
 
@@ -129,6 +130,44 @@ struct registry_progress {
  */
 int registry_blob(struct registry *r, const struct oci_ref *ref, const struct oci_descriptor *d,
                   int fd, const struct registry_progress *progress, struct err *e) MUST_USE;
+
+/* ---- Pushes (distribution-spec, section Push) ----------------------------------------------- */
+
+/* These speak to the ref's own registry, never to a mirror, and try again as pulls do. */
+
+int registry_has_blob(struct registry *r, const struct oci_ref *ref, const struct digest *d,
+                      bool *found, struct err *e) MUST_USE;
+
+/* A blob on its way; borrowed for the call. */
+struct registry_upload {
+    const struct oci_descriptor *blob;
+    const struct source *from;
+    const char *mount_from; /* a repository of the same registry that may have it; NULL: none */
+};
+
+/*
+ * Sends a blob unless the repository has it: mounted from another one where that works, in one
+ * request, or in pieces when it is big. The registry checks the digest. *sent (may be NULL) says
+ * whether bytes went over.
+ */
+int registry_push_blob(struct registry *r, const struct oci_ref *ref,
+                       const struct registry_upload *upload, bool *sent, struct err *e) MUST_USE;
+
+/* Puts a manifest or index under the ref's tag; what it names must be there. */
+int registry_push_manifest(struct registry *r, const struct oci_ref *ref, const char *media_type,
+                           const struct buf *body, struct err *e) MUST_USE;
+
+/* Appends bytes [off, off + len) of a blob, as they come: whoever uses them verifies them. Gives up at
+ * `deadline_ms` of clock_ms (0: none). */
+struct registry_range {
+    struct digest blob;
+    uint64_t off;
+    size_t len;
+    int64_t deadline_ms;
+};
+int registry_blob_range(struct registry *r, const struct oci_ref *ref,
+                        const struct registry_range *range, struct buf *out,
+                        struct err *e) MUST_USE;
 
 /* ---- Template server (E2B API) ------------------------------------------------------------ */
 
