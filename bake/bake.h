@@ -277,6 +277,9 @@ int template_verify(const struct template *t, struct store *s, const struct temp
 
 /* ---- Disks ----------------------------------------------------------------------------------- */
 
+/* Room on the disk of an image that is looked at without a task: the suite's default. */
+#define DISK_FREE_SIZE ((uint64_t)10240 << 20)
+
 struct disk_options {
     uint64_t free_size; /* bytes that must be free on it */
     struct image_options images;

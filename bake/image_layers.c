@@ -86,12 +86,9 @@ static bool is_left_to_others(const struct image *i, size_t n)
     return i->shares && i->shares[n] == SHARE_ELSEWHERE;
 }
 
-static int pull_layer(struct image *i, struct image_room *r, size_t n,
-                      const struct registry_progress *progress, struct err *e)
+int image_pull_blob(struct image *i, struct image_room *r, const struct oci_descriptor *d,
+                    const struct registry_progress *progress, struct err *e)
 {
-    const struct oci_descriptor *d = &i->manifest.layers[n];
-    if (layer_has(r->store, &i->config.diff_ids[n]) || is_left_to_others(i, n))
-        return 0;
     char digest[DIGEST_TEXT_MAX];
     AUTO_FREE char *key = mem_printf("pull %s", digest_print(&d->digest, digest));
     if (!key)
@@ -107,10 +104,18 @@ static int pull_layer(struct image *i, struct image_room *r, size_t n,
     return rc;
 }
 
+static int pull_layer(struct image *i, struct image_room *r, size_t n,
+                      const struct registry_progress *progress, struct err *e)
+{
+    if (layer_has(r->store, &i->config.diff_ids[n]) || is_left_to_others(i, n))
+        return 0;
+    return image_pull_blob(i, r, &i->manifest.layers[n], progress, e);
+}
+
 int image_pull(struct image *i, struct image_room *r, const struct registry_progress *progress,
                struct err *e)
 {
-    int rc = 0;
+    int rc = native_pull(i, r, progress, e);
     for (size_t n = 0; !image_is_local(i) && rc == 0 && n < i->manifest.layer_count; n++)
         rc = pull_layer(i, r, n, progress, e);
     return rc < 0 ? err_in(e, "image %s", i->text) : 0;
