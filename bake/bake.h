@@ -106,7 +106,7 @@ int registries_parse(struct registry_network *out, const char *path, const void 
 
 /* Where images may come from; all zero is fine. Pointers are borrowed as long as the options are. */
 struct image_options {
-    const char *docker_config; /* see registry_options.config_path */
+    const char *docker_config;              /* see registry_options.config_path */
     const struct registry_network *network; /* NULL: nothing known */
     const char *const *plain_http_hosts;
     bool offline;         /* make no request: images in files, and what the store has */
@@ -148,8 +148,9 @@ struct bake_options {
     const char *const *names; /* tasks wanted; NULL: all of the directory */
     size_t name_count;
     const char *recipe_path;
-    bool force;    /* bake although the template is there */
-    unsigned jobs; /* tasks at once; 0: from cores and memory */
+    bool force;            /* bake although the template is there */
+    unsigned jobs;         /* tasks at once; 0: from cores and memory */
+    int compression_level; /* of new chunks, zstd's; 0: the store's default */
     enum vm_accel accel;
     const char *remote_url;  /* remote store shared with other bakers (bake/remote.h); NULL: none */
     int64_t remote_lease_ms; /* see remote_options */

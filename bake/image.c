@@ -28,6 +28,8 @@ int image_room_open(struct image_room *r, struct store *s, const struct image_op
                                         .config_path = o->docker_config,
                                         .cancel = c};
     int rc = o->offline ? 0 : registry_new(&r->registry, &registry, e);
+    if (rc == 0)
+        rc = ingest_gate_new(&r->ingest, machine_cores(), e);
     return rc < 0 ? rc : once_new(&r->once, e);
 }
 
@@ -35,6 +37,7 @@ void image_room_close(struct image_room *r)
 {
     registry_free(r->registry);
     once_free(r->once);
+    ingest_gate_free(r->ingest);
     image_archives_fini(&r->archives);
     *r = (struct image_room){0};
 }
@@ -51,6 +54,7 @@ void image_free(struct image *i)
 {
     if (!i)
         return;
+    image_work_free(i->work);
     free(i->text);
     free(i->shares);
     oci_ref_fini(&i->ref);

@@ -86,34 +86,51 @@ static int layer_commit(struct store *s, const struct digest *diff_id, const str
         rc = buf_add(&file, index.data, index.len, e);
     char path[LAYER_PATH_MAX];
     layer_path(path, diff_id);
+    AUTO_FILE_TMP struct file_tmp t = {.fd = -1};
     if (rc == 0)
-        rc = file_put(store_tmp_dir(s), store_dir(s), path, file.data, file.len, e);
-    return rc;
+        rc = file_tmp_open(&t, store_tmp_dir(s), e);
+    if (rc == 0)
+        rc = file_write_full(t.fd, file.data, file.len, e);
+    if (rc == 0)
+        rc = file_tmp_commit(&t, store_dir(s), path, false, e);
+    return rc < 0 ? err_in(e, "%s", path) : 0;
 }
 
-int layer_ingest(struct store *s, const struct layer_blob *blob, size_t workers,
-                 const struct cancel *c, struct err *e)
+static int ingest_inside(struct store *s, const struct layer_blob *blob, struct crew *crew,
+                         const struct cancel *c, struct err *e)
 {
     static const struct oci_data_ops ops = {region_begin, region_data, region_end};
     AUTO_REGION_WRITER struct region_writer *writer = NULL;
     AUTO_OCI_LAYER struct oci_layer *layer = NULL;
     AUTO_BLOCK_MAP struct block_map *region = NULL;
-    int rc = region_writer_new(&writer, s, workers, e);
+    int rc = region_writer_new_on(&writer, s, crew, e);
     if (rc < 0)
         return rc;
     struct oci_layer_options options = {.blob = *blob->descriptor,
                                         .diff_id = *blob->diff_id,
                                         .ops = &ops,
                                         .ctx = writer,
+                                        .threads = crew_size(crew) > 1,
                                         .cancel = c};
     rc = oci_layer_read(&layer, blob->source, &options, e);
     if (rc == 0)
         rc = region_writer_finish(writer, &region, e);
     struct digest map;
     if (rc == 0)
-        rc = store_put_map(s, region, &map, e);
+        rc = store_put_map_unsynced(s, region, &map, e);
     if (rc == 0)
         rc = layer_commit(s, blob->diff_id, layer, &map, e);
+    return rc;
+}
+
+int layer_ingest(struct store *s, const struct layer_blob *blob, struct ingest_gate *g,
+                 const struct cancel *c, struct err *e)
+{
+    ingest_gate_enter(g);
+    int rc = cancel_check(c, e);
+    if (rc == 0)
+        rc = ingest_inside(s, blob, ingest_gate_crew(g), c, e);
+    ingest_gate_leave(g);
     return rc;
 }
 

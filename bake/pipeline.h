@@ -50,6 +50,17 @@ int vm_gate_enter(struct vm_gate *g, uint64_t memory_mb, const struct cancel *c,
                   struct err *e) MUST_USE;
 void vm_gate_leave(struct vm_gate *g, uint64_t memory_mb);
 
+/* ---- Room for layers that are ingested ------------------------------------------------------- */
+
+/* Layers of all tasks pass through one gate: `workers` threads hash and compress for all of them, and
+ * only a few are read at once. Thread-safe. */
+struct ingest_gate;
+int ingest_gate_new(struct ingest_gate **out, size_t workers, struct err *e) MUST_USE;
+void ingest_gate_free(struct ingest_gate *g); /* when nobody is inside */
+void ingest_gate_enter(struct ingest_gate *g);
+void ingest_gate_leave(struct ingest_gate *g);
+struct crew *ingest_gate_crew(struct ingest_gate *g);
+
 /* ---- The machine room: what any VM of this process needs ------------------------------------ */
 
 struct machine_room {
@@ -155,6 +166,7 @@ struct image {
     bool native;
     struct oci_descriptor *native_layers;
     size_t native_count;
+    struct image_work *work; /* layers on their way into the store, between pull and ingest */
 };
 
 /* Archives that are open, by their paths. */
@@ -174,6 +186,7 @@ struct image_room {
     struct once *once;
     struct remote *remote;  /* borrowed; NULL: none */
     atomic_size_t ingested; /* layers */
+    struct ingest_gate *ingest;
     struct image_archives archives;
     bool offline;
     struct oci_platform platform; /* that is wanted */
@@ -227,12 +240,19 @@ int image_open_layer(struct image *i, struct image_room *r, size_t n, struct sou
 /* Forgets what the store has of the image's layers and is damaged. Before image_pull. */
 int image_drop_damaged(struct image *i, struct image_room *r, struct err *e) MUST_USE;
 
-/* Gets the blobs of the layers that are neither ingested nor here yet; nothing of an oci: image,
- * whose blobs are read where they are. */
+/*
+ * Gets the blobs of the layers that are not in the store and begins to ingest them as they arrive,
+ * several at once; returns when all have arrived. Nothing is fetched of a local image. What several
+ * images share is done once, by whichever comes first. `progress` is called by one thread at a time.
+ * An error of a blob that did not arrive; those of ingesting it are image_ingest's. Of several layers
+ * that fail, the lowest is reported.
+ */
 int image_pull(struct image *i, struct image_room *r, const struct registry_progress *progress,
                struct err *e) MUST_USE;
-/* Turns what was pulled into chunks and indexes. */
+/* After image_pull: waits until all layers are in the store, as chunks and indexes. */
 int image_ingest(struct image *i, struct image_room *r, struct err *e) MUST_USE;
+/* Ends what image_pull began and image_ingest did not wait for. */
+void image_work_free(struct image_work *w);
 /* The disk of the image with `free_size` bytes of free room, as a stored map. */
 int image_assemble(struct image *i, struct image_room *r, uint64_t free_size,
                    struct block_map **out, struct digest *digest, struct err *e) MUST_USE;
@@ -259,7 +279,9 @@ struct layer_blob {
     const struct oci_descriptor *descriptor;
     const struct digest *diff_id;
 };
-int layer_ingest(struct store *s, const struct layer_blob *blob, size_t workers,
+/* Waits for a place in the gate first. A layer is not made durable: one that a power cut damages is
+ * made again, and the map of a disk that needs it syncs it (docs/decisions/0012-ingest.md). */
+int layer_ingest(struct store *s, const struct layer_blob *blob, struct ingest_gate *g,
                  const struct cancel *c, struct err *e) MUST_USE;
 /* A layer's file, decoded; *region is the name of its region's map. The bytes may come from anywhere:
  * ERR_CORRUPT. */

@@ -96,7 +96,10 @@ int push_bytes(const struct push_target *t, const void *bytes, size_t len, struc
     struct oci_descriptor d = {.media_type = type, .digest = *digest, .size = len};
     int rc = source_from_memory(&from, bytes, len, e);
     struct registry_upload upload = {&d, &from, NULL};
-    return rc < 0 ? rc : registry_push_blob(t->push->room.registry, &t->ref, &upload, NULL, e);
+    if (rc == 0)
+        rc = registry_push_blob(t->push->room.registry, &t->ref, &upload, NULL, e);
+    source_close(&from);
+    return rc;
 }
 
 int push_documents(const struct push_target *t, const struct push_plan *p,

@@ -323,7 +323,7 @@ static int push_bytes(struct oci_remote *o, const struct buf *bytes, struct dige
                       bool *sent, struct err *e)
 {
     char type[] = "application/octet-stream";
-    struct source from;
+    struct source from = {0};
     digest_bytes(digest, bytes->data, bytes->len);
     struct oci_descriptor d = {.media_type = type, .digest = *digest, .size = bytes->len};
     enum registry_push_result result = PUSH_WAS_THERE;
@@ -333,6 +333,7 @@ static int push_bytes(struct oci_remote *o, const struct buf *bytes, struct dige
                                 &result, e);
     if (sent)
         *sent = result == PUSH_SENT;
+    source_close(&from);
     atomic_fetch_add(&o->pushes, 1);
     return rc;
 }

@@ -310,6 +310,8 @@ int bake_run(struct bake_report *out, struct store *s, const struct bake_options
         return rc;
     if (o->force)
         store_distrust(s);
+    if (o->compression_level)
+        store_set_compression_level(s, o->compression_level);
     struct run run;
     rc = run_open(&run, s, o, e);
     if (rc == 0)

@@ -9,21 +9,11 @@
 #include "base/text.h"
 
 static const char *const class_names[ERR_CLASS_COUNT] = {
-    [ERR_NONE] = "none",
-    [ERR_NOMEM] = "nomem",
-    [ERR_SYS] = "sys",
-    [ERR_INPUT] = "input",
-    [ERR_CORRUPT] = "corrupt",
-    [ERR_DIGEST] = "digest",
-    [ERR_NOTFOUND] = "notfound",
-    [ERR_DENIED] = "denied",
-    [ERR_NET] = "net",
-    [ERR_LIMIT] = "limit",
-    [ERR_RATE] = "rate",
-    [ERR_UNSUPPORTED] = "unsupported",
-    [ERR_BUSY] = "busy",
-    [ERR_CANCELLED] = "cancelled",
-    [ERR_TIMEOUT] = "timeout",
+    [ERR_NONE] = "none",         [ERR_NOMEM] = "nomem",         [ERR_SYS] = "sys",
+    [ERR_INPUT] = "input",       [ERR_CORRUPT] = "corrupt",     [ERR_DIGEST] = "digest",
+    [ERR_NOTFOUND] = "notfound", [ERR_DENIED] = "denied",       [ERR_NET] = "net",
+    [ERR_LIMIT] = "limit",       [ERR_RATE] = "rate",           [ERR_UNSUPPORTED] = "unsupported",
+    [ERR_BUSY] = "busy",         [ERR_CANCELLED] = "cancelled", [ERR_TIMEOUT] = "timeout",
     [ERR_STEP] = "step",
 };
 

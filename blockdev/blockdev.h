@@ -56,6 +56,11 @@ int store_tmp_dir(const struct store *s);
 const char *store_tmp_path(const struct store *s);
 const char *store_path(const struct store *s); /* absolute */
 
+/* zstd's level for the chunks that are written from now on; to be set before the store is used. Changes
+ * how many bytes a new chunk takes, and nothing else: chunks are named by their plain bytes. */
+enum { CHUNK_LEVEL_MIN = 1, CHUNK_LEVEL_DEFAULT = 3, CHUNK_LEVEL_MAX = 19 };
+void store_set_compression_level(struct store *s, int level);
+
 /* Compresses and stores `len` bytes (a multiple of BLOCK_SIZE, at most CHUNK_SIZE_MAX), unless
  * there already; *out is the sha256 of the plain bytes. */
 int store_put_chunk(struct store *s, const void *data, size_t len, struct digest *out,
@@ -120,7 +125,7 @@ struct chunk_source {
     void *ctx;
 };
 
-/* From now on store_get_chunk fetches, verifies and keeps chunks that are not there, or are there
+/* From now on store_get_chunk fetches, verifies and keeps, once however many want them, chunks that are not there, or are there
  * damaged. What may help when tried again (err_retryable) is tried until the deadline of half a
  * minute; bytes that are not the chunk's are ERR_DIGEST or ERR_CORRUPT. A chunk that cannot be kept
  * (disk full) is served all the same. The source is borrowed for the store's life; set it before
@@ -188,6 +193,10 @@ int block_map_decode(struct block_map **out, const void *bytes, size_t len, stru
  * system: docs/decisions/0001-chunk-durability.md); *out is its digest. Load verifies. */
 int store_put_map(struct store *s, const struct block_map *m, struct digest *out,
                   struct err *e) MUST_USE;
+/* The same without waiting for the disk: for maps that are verified before use and made again where
+ * they or their chunks are missing. The next store_put_map makes it durable too. */
+int store_put_map_unsynced(struct store *s, const struct block_map *m, struct digest *out,
+                           struct err *e) MUST_USE;
 int store_get_map(struct store *s, const struct digest *d, struct block_map **out,
                   struct err *e) MUST_USE;
 
@@ -433,6 +442,32 @@ int store_put_device(struct store *s, struct bdev *d, size_t workers, const stru
 /* Writes a map's content into a fresh sparse file of its virtual size, verifying every chunk. */
 int store_export_map(struct store *s, const struct block_map *m, int fd, size_t workers,
                      const struct cancel *c, struct err *e) MUST_USE;
+
+/* ---- Ahead of the reads -------------------------------------------------------------------- */
+
+/* Chunks of the disk in the order in which they were first read from it: what a boot needs. Free with
+ * free(). `d` must come from bdev_open_map; it may be in use. */
+int bdev_map_trace(const struct bdev *d, struct digest **out, size_t *count,
+                   struct err *e) MUST_USE;
+
+/*
+ * Fetches chunks from the store's source in the background, in the order of the list (copied), with
+ * up to 16 `workers`; those that are there are passed over. Reads that wait for a chunk go first. A
+ * chunk that cannot be had is counted, nothing more.
+ */
+struct prefetch;
+
+struct prefetch_stats {
+    size_t fetched;
+    size_t failed;
+};
+
+int prefetch_start(struct prefetch **out, struct store *s, const struct digest *chunks,
+                   size_t count, size_t workers, struct err *e) MUST_USE;
+/* Waits until all is done. By the thread that calls prefetch_stop, before that. */
+struct prefetch_stats prefetch_wait(struct prefetch *p);
+/* Ends it after the chunks that are under way. */
+void prefetch_stop(struct prefetch *p); /* NULL is fine */
 
 /* ---- NBD front end ------------------------------------------------------------------------ */
 

@@ -23,7 +23,6 @@
 #include "blockdev/internal.h"
 
 enum {
-    CHUNK_LEVEL = 3,
     CHUNK_FILE_MAX = CHUNK_STORED_MAX,
     SEAL_LEN = 16,
 };
@@ -32,6 +31,7 @@ _Static_assert(CHUNK_STORED_MAX == ZSTD_COMPRESSBOUND(CHUNK_SIZE_MAX), "what zst
 struct chunk_codec {
     ZSTD_CCtx *compressor;
     ZSTD_DCtx *decompressor;
+    int level;
     uint8_t *bytes; /* a chunk file's */
 };
 
@@ -46,11 +46,12 @@ void chunk_codec_free(struct chunk_codec *c)
 }
 DEFINE_AUTO(chunk_codec, chunk_codec_free)
 
-int chunk_codec_new(struct chunk_codec **out, struct err *e)
+int chunk_codec_new(struct chunk_codec **out, int level, struct err *e)
 {
     struct chunk_codec *c CLEANUP(chunk_codec_free_auto_) = mem_zalloc(sizeof(*c));
     if (!c)
         return err_nomem(e, "chunk codec");
+    c->level = level;
     c->compressor = ZSTD_createCCtx();
     c->decompressor = ZSTD_createDCtx();
     c->bytes = mem_zalloc(CHUNK_FILE_MAX);
@@ -93,7 +94,7 @@ int chunk_encode(struct chunk_codec *c, const void *data, size_t len, const void
                  size_t *out_len, struct err *e)
 {
     size_t got = ZSTD_compressCCtx(c->compressor, c->bytes, CHUNK_FILE_MAX - SEAL_LEN, data, len,
-                                   CHUNK_LEVEL);
+                                   c->level);
     if (ZSTD_isError(got))
         return err_set(e, ERR_NOMEM, "compressing a chunk: %s", ZSTD_getErrorName(got));
     make_seal(c->bytes + got, c->bytes, got);
@@ -253,8 +254,8 @@ static void discard_damaged(struct store *s, const char *path, int fd)
         unlinkat(store_dir(s), path, 0); /* a store that may not be written keeps it */
 }
 
-static int chunk_read(struct store *s, struct chunk_codec *c, const struct digest *d, void *data,
-                      size_t *len, struct err *e)
+int store_read_chunk(struct store *s, struct chunk_codec *c, const struct digest *d, void *data,
+                     size_t *len, struct err *e)
 {
     char path[CHUNK_PATH_MAX];
     AUTO_FD int fd = -1;
@@ -283,9 +284,12 @@ int store_get_chunk(struct store *s, const struct digest *d, void *data, size_t 
     if (rc < 0)
         return rc;
     size_t got = 0;
-    rc = chunk_read(s, c, d, data, &got, e);
-    if (rc == -ERR_CORRUPT || rc == -ERR_DIGEST || rc == -ERR_NOTFOUND)
+    rc = store_read_chunk(s, c, d, data, &got, e);
+    if (rc == -ERR_CORRUPT || rc == -ERR_DIGEST || rc == -ERR_NOTFOUND) {
+        store_count_reader(s, 1);
         rc = store_fetch_chunk(s, c, d, data, &got, e);
+        store_count_reader(s, -1);
+    }
     store_give_codec(s, c);
     if (rc < 0) {
         char text[DIGEST_TEXT_MAX];

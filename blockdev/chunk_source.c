@@ -6,7 +6,14 @@
  * form of a chunk is any frame that holds its bytes. A source that is down is asked again, ever less
  * often, until the deadline; one that sends wrong bytes is not asked again, since it would send
  * them again.
+ *
+ * A chunk that is on its way is in the list of flights; who wants it too waits until it has landed
+ * and reads it from the store. When it could not be kept there, each fetches it for himself, one after
+ * the other. Readers are counted while they wait, so that prefetching (prefetch.c) can step back.
  */
+#include <pthread.h>
+#include <time.h>
+
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -14,6 +21,7 @@
 #include "blockdev/internal.h"
 
 enum {
+    LIMIT_MS = 30 * 1000,
     PAUSE_FIRST_MS = 50,
     PAUSE_MAX_MS = 2000,
 };
@@ -51,16 +59,96 @@ static int keep(struct store *s, const struct digest *d, const struct buf *store
     return rc;
 }
 
-int store_fetch_chunk(struct store *s, struct chunk_codec *c, const struct digest *d, void *data,
-                      size_t *len, struct err *e)
+/* ---- Flights ---- */
+
+void chunk_fetches_init(struct chunk_fetches *f)
 {
-    int64_t limit_ms;
-    const struct chunk_source *source = store_source(s, &limit_ms);
-    if (!source || d->algorithm != DIGEST_SHA256)
-        return -(int)e->class;
+    *f = (struct chunk_fetches){.limit_ms = LIMIT_MS};
+    pthread_mutex_init(&f->mutex, NULL);
+    pthread_cond_init(&f->landed, NULL);
+}
+
+void chunk_fetches_fini(struct chunk_fetches *f)
+{
+    pthread_cond_destroy(&f->landed);
+    pthread_mutex_destroy(&f->mutex);
+}
+
+void store_set_source_limit(struct store *s, int64_t limit_ms)
+{
+    store_fetches(s)->limit_ms = limit_ms;
+}
+
+static bool is_flying(const struct chunk_fetches *f, const struct digest *d)
+{
+    const struct chunk_flight *flight = f->flights;
+    while (flight && !digest_equal(&flight->digest, d))
+        flight = flight->next;
+    return flight;
+}
+
+/* Begins a flight; true when another of this chunk was waited for first. */
+static bool take_off(struct chunk_fetches *f, struct chunk_flight *mine)
+{
+    bool waited = false;
+    pthread_mutex_lock(&f->mutex);
+    while (is_flying(f, &mine->digest)) {
+        waited = true;
+        pthread_cond_wait(&f->landed, &f->mutex);
+    }
+    mine->next = f->flights;
+    f->flights = mine;
+    pthread_mutex_unlock(&f->mutex);
+    return waited;
+}
+
+static void land(struct chunk_fetches *f, struct chunk_flight *mine)
+{
+    pthread_mutex_lock(&f->mutex);
+    struct chunk_flight **at = &f->flights;
+    while (*at != mine)
+        at = &(*at)->next;
+    *at = mine->next;
+    pthread_cond_broadcast(&f->landed);
+    pthread_mutex_unlock(&f->mutex);
+}
+
+void store_wait_quiet(struct store *s, int64_t limit_ms)
+{
+    struct chunk_fetches *f = store_fetches(s);
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += limit_ms / 1000;
+    until.tv_nsec += limit_ms % 1000 * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_nsec -= 1000000000;
+        until.tv_sec++;
+    }
+    pthread_mutex_lock(&f->mutex);
+    while (f->readers > 0 && pthread_cond_timedwait(&f->landed, &f->mutex, &until) == 0)
+        ;
+    pthread_mutex_unlock(&f->mutex);
+}
+
+void store_count_reader(struct store *s, int by)
+{
+    struct chunk_fetches *f = store_fetches(s);
+    pthread_mutex_lock(&f->mutex);
+    f->readers = (unsigned)((int)f->readers + by);
+    if (f->readers == 0)
+        pthread_cond_broadcast(&f->landed);
+    pthread_mutex_unlock(&f->mutex);
+}
+
+/* ---- One chunk ---- */
+
+static int fetch(struct store *s, struct chunk_codec *c, const struct digest *d, void *data,
+                 size_t *len, struct err *e)
+{
+    const struct chunk_fetches *f = store_fetches(s);
     AUTO_BUF struct buf stored;
     buf_init(&stored, CHUNK_STORED_MAX);
-    int rc = ask(source, d, clock_ms() + limit_ms, &stored, e);
+    int rc = ask(f->source, d, clock_ms() + f->limit_ms, &stored, e);
     if (rc == 0)
         rc = chunk_decode(c, stored.data, stored.len, data, len, e);
     struct digest got;
@@ -79,6 +167,24 @@ int store_fetch_chunk(struct store *s, struct chunk_codec *c, const struct diges
                   full.text);
     }
     return 0;
+}
+
+int store_fetch_chunk(struct store *s, struct chunk_codec *c, const struct digest *d, void *data,
+                      size_t *len, struct err *e)
+{
+    struct chunk_fetches *f = store_fetches(s);
+    if (!f->source || d->algorithm != DIGEST_SHA256)
+        return -(int)e->class;
+    struct chunk_flight mine = {.digest = *d};
+    int rc = -1;
+    if (take_off(f, &mine)) {
+        err_clear(e);
+        rc = store_read_chunk(s, c, d, data, len, e);
+    }
+    if (rc < 0)
+        rc = fetch(s, c, d, data, len, e);
+    land(f, &mine);
+    return rc;
 }
 
 static int get_stored(struct store *s, struct chunk_codec *c, const struct digest *d,

@@ -17,7 +17,8 @@
 /* Compressor and decompressor state of one thread at a time. */
 struct chunk_codec;
 
-int chunk_codec_new(struct chunk_codec **out, struct err *e) MUST_USE;
+/* `level` is zstd's. */
+int chunk_codec_new(struct chunk_codec **out, int level, struct err *e) MUST_USE;
 void chunk_codec_free(struct chunk_codec *c);
 
 /* Compresses; the result is borrowed from the codec until its next use. */
@@ -47,16 +48,44 @@ int store_commit_chunk(struct store *s, const struct digest *d, struct file_tmp 
 
 /* ---- Chunks from elsewhere (chunk_source.c) ----------------------------------------------- */
 
-/* The store's source, NULL for none, and how long a chunk is waited for. */
-const struct chunk_source *store_source(const struct store *s, int64_t *limit_ms);
+/* A chunk on its way. */
+struct chunk_flight {
+    struct digest digest;
+    struct chunk_flight *next;
+};
 
-/* Shortens or lengthens that wait. */
+/* What a store knows of its source. */
+struct chunk_fetches {
+    const struct chunk_source *source; /* borrowed; NULL: none */
+    int64_t limit_ms;                  /* how long a chunk is waited for */
+    pthread_mutex_t mutex;             /* the rest */
+    pthread_cond_t landed;             /* a flight ended, or the last reader left */
+    struct chunk_flight *flights;
+    unsigned readers; /* that wait for a chunk; a prefetch lets them go first */
+};
+
+void chunk_fetches_init(struct chunk_fetches *f);
+void chunk_fetches_fini(struct chunk_fetches *f);
+struct chunk_fetches *store_fetches(struct store *s);
+
+/* Shortens or lengthens the wait for a chunk. */
 void store_set_source_limit(struct store *s, int64_t limit_ms);
 
+/* Reads a chunk that is there; ERR_NOTFOUND, ERR_CORRUPT or ERR_DIGEST, which also removes it. */
+int store_read_chunk(struct store *s, struct chunk_codec *c, const struct digest *d, void *data,
+                     size_t *len, struct err *e) MUST_USE;
+
 /* Brings a chunk that the store lacks, or holds damaged, from the store's source, verifies and keeps
- * it; `e` holds why it could not be read here and stays that way when there is no source. */
+ * it; one that is on its way already is waited for. `e` holds why it could not be read here and
+ * stays that way when there is no source. */
 int store_fetch_chunk(struct store *s, struct chunk_codec *c, const struct digest *d, void *data,
                       size_t *len, struct err *e) MUST_USE;
+
+/* Counts a reader that waits for a fetch: 1 in, -1 out. */
+void store_count_reader(struct store *s, int by);
+
+/* Waits, at most `limit_ms`, until no reader waits for a chunk. */
+void store_wait_quiet(struct store *s, int64_t limit_ms);
 
 /* ---- Store ------------------------------------------------------------------------------- */
 
@@ -68,6 +97,8 @@ void store_give_codec(struct store *s, struct chunk_codec *c);
  * which boot of the machine this process ran in. */
 int store_begin_chunks(struct store *s, struct err *e) MUST_USE;
 
+/* Counts a map that was written without a sync, so that the next store_sync_chunks is none for nothing. */
+void store_count_unsynced_map(struct store *s);
 /* When this process opened the store: ns of the epoch, by the file system's clock. */
 int64_t store_opened_ns(const struct store *s);
 

@@ -6,6 +6,7 @@
  */
 #include "blockdev/blockdev.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -19,6 +20,10 @@ struct leaf {
     const struct block_map *map;
     struct chunk_cache *cache;
     atomic_uchar *reported; /* per extent: its chunk's failure has been logged */
+    /* Extents in the order of their first read; each place is filled once, after it was taken. */
+    atomic_uchar *touched;        /* per extent: it is in the trace */
+    atomic_uint_least32_t *trace; /* index of an extent plus 1; 0: not filled yet */
+    atomic_size_t trace_len;
 };
 
 static struct leaf *leaf_of(struct bdev *d)
@@ -36,6 +41,15 @@ static int report(struct leaf *l, size_t index, const struct err *e)
     return e->class == ERR_NOMEM ? -ENOMEM : -EIO;
 }
 
+static void touch(struct leaf *l, size_t index)
+{
+    if (atomic_load_explicit(&l->touched[index], memory_order_relaxed) ||
+        atomic_exchange(&l->touched[index], 1))
+        return;
+    size_t place = atomic_fetch_add(&l->trace_len, 1);
+    atomic_store(&l->trace[place], (uint32_t)(index + 1));
+}
+
 /* Copies `len` bytes at `off` of the disk, all within one extent. */
 static int read_extent(struct leaf *l, size_t index, uint8_t *data, size_t len, uint64_t off,
                        bool now)
@@ -50,6 +64,7 @@ static int read_extent(struct leaf *l, size_t index, uint8_t *data, size_t len, 
     size_t chunk_len;
     const uint8_t *bytes = cached_chunk_bytes(chunk, &chunk_len);
     uint64_t at = extent->chunk_off + (off - extent->off);
+    touch(l, index);
     bool inside = at <= chunk_len && len <= chunk_len - at;
     if (inside)
         memcpy(data, bytes + at, len);
@@ -120,6 +135,8 @@ static void leaf_close(struct bdev *d)
 {
     struct leaf *l = leaf_of(d);
     free(l->reported);
+    free(l->touched);
+    free(l->trace);
     free(l);
 }
 
@@ -133,17 +150,38 @@ static const struct bdev_ops leaf_ops = {
 int bdev_open_map(struct bdev **out, const struct block_map *m, struct chunk_cache *c,
                   struct err *e)
 {
-    AUTO_FREE struct leaf *l = mem_zalloc(sizeof(*l));
+    struct leaf *l = mem_zalloc(sizeof(*l));
     if (!l)
-        return err_nomem(e, "disk");
-    l->reported = mem_array(block_map_count(m), sizeof(*l->reported));
-    if (!l->reported)
         return err_nomem(e, "disk");
     l->device.ops = &leaf_ops;
     l->device.size = block_map_virtual_size(m);
     l->map = m;
     l->cache = c;
-    *out = &l->device;
-    l = NULL;
+    AUTO_BDEV struct bdev *device = &l->device;
+    size_t count = block_map_count(m);
+    l->reported = mem_array(count, sizeof(*l->reported));
+    l->touched = mem_array(count, sizeof(*l->touched));
+    l->trace = mem_array(count, sizeof(*l->trace));
+    if (!l->reported || !l->touched || !l->trace)
+        return err_nomem(e, "disk");
+    *out = MOVE(device);
+    return 0;
+}
+
+int bdev_map_trace(const struct bdev *d, struct digest **out, size_t *count, struct err *e)
+{
+    assert(d->ops == &leaf_ops);
+    const struct leaf *l = (const struct leaf *)(const void *)d;
+    size_t len = atomic_load(&l->trace_len);
+    struct digest *chunks = mem_array(len, sizeof(*chunks));
+    if (!chunks)
+        return err_nomem(e, "trace");
+    *count = 0;
+    for (size_t i = 0; i < len; i++) {
+        uint32_t extent = atomic_load(&l->trace[i]);
+        if (extent > 0) /* a reader is just about to fill it */
+            chunks[(*count)++] = block_map_extent(l->map, extent - 1)->chunk;
+    }
+    *out = chunks;
     return 0;
 }

@@ -238,7 +238,20 @@ static bool holds(struct store *s, const char *path, const struct buf *bytes)
            memcmp(there.data, bytes->data, bytes->len) == 0;
 }
 
-int store_put_map(struct store *s, const struct block_map *m, struct digest *out, struct err *e)
+static int write_unsynced(struct store *s, const char *path, const struct buf *bytes, struct err *e)
+{
+    AUTO_FILE_TMP struct file_tmp t = {.fd = -1};
+    int rc = file_tmp_open(&t, store_tmp_dir(s), e);
+    if (rc == 0)
+        rc = file_write_full(t.fd, bytes->data, bytes->len, e);
+    if (rc == 0)
+        rc = file_tmp_commit(&t, store_dir(s), path, false, e);
+    store_count_unsynced_map(s);
+    return rc < 0 ? err_in(e, "%s", path) : 0;
+}
+
+static int put_map(struct store *s, const struct block_map *m, bool sync, struct digest *out,
+                   struct err *e)
 {
     AUTO_BUF struct buf bytes;
     buf_init(&bytes, LIMIT_BLOCK_MAP);
@@ -250,13 +263,26 @@ int store_put_map(struct store *s, const struct block_map *m, struct digest *out
     char path[MAP_PATH_MAX];
     map_path(&d, path);
     /* The chunks first: a map that can be seen after a power cut can be read. */
-    rc = store_sync_chunks(s, e);
+    if (sync)
+        rc = store_sync_chunks(s, e);
     if (rc == 0 && !holds(s, path, &bytes))
-        rc = file_put(store_tmp_dir(s), store_dir(s), path, bytes.data, bytes.len, e);
+        rc = sync ? file_put(store_tmp_dir(s), store_dir(s), path, bytes.data, bytes.len, e)
+                  : write_unsynced(s, path, &bytes, e);
     if (rc < 0)
         return rc;
     *out = d;
     return 0;
+}
+
+int store_put_map(struct store *s, const struct block_map *m, struct digest *out, struct err *e)
+{
+    return put_map(s, m, true, out, e);
+}
+
+int store_put_map_unsynced(struct store *s, const struct block_map *m, struct digest *out,
+                           struct err *e)
+{
+    return put_map(s, m, false, out, e);
 }
 
 int store_get_map(struct store *s, const struct digest *d, struct block_map **out, struct err *e)

@@ -32,7 +32,6 @@ enum {
     TMP_NAME_MAX = 64,
     RECHECK_SLACK_SECONDS = 24 * 60 * 60, /* for clocks that were set back */
     BOOT_ID_MAX = 64,
-    SOURCE_LIMIT_MS = 30 * 1000,
 };
 
 static const char *const directories[] = {"tmp",   "chunks",    "blobs",   "layers",
@@ -47,14 +46,15 @@ struct store {
     char *path;
     char *tmp_path;
     pthread_mutex_t mutex; /* guards idle and idle_count */
+    int level;             /* of compression; set before the first codec is made */
     struct chunk_codec *idle[IDLE_CODECS_MAX];
     size_t idle_count;
-    atomic_bool marked;                /* tmp/<name>/boot is there, durably */
-    atomic_bool distrusted;            /* what is there is verified before it counts as there */
-    const struct chunk_source *source; /* borrowed; NULL: none */
-    int64_t source_limit_ms;
+    atomic_bool marked;     /* tmp/<name>/boot is there, durably */
+    atomic_bool distrusted; /* what is there is verified before it counts as there */
+    struct chunk_fetches fetches;
     atomic_uint_least64_t chunks_put, chunks_new, chunk_bytes_new;
-    atomic_uint_least64_t chunks_synced; /* of chunks_put, the first so many are durable */
+    atomic_uint_least64_t maps_unsynced; /* written without waiting for the disk */
+    atomic_uint_least64_t synced;        /* of chunks_put and these together, so many are durable */
 };
 
 /* ---- Format ---------------------------------------------------------------------------- */
@@ -276,7 +276,8 @@ int store_open(struct store **out, const char *path, struct err *e)
     if (!s)
         return err_nomem(e, "store");
     s->dir = s->tmp_dir = s->tmp_lock = -1;
-    s->source_limit_ms = SOURCE_LIMIT_MS;
+    chunk_fetches_init(&s->fetches);
+    s->level = CHUNK_LEVEL_DEFAULT;
     pthread_mutex_init(&s->mutex, NULL);
     int rc = file_open_dir(&s->dir, AT_FDCWD, path, e);
     if (rc < 0)
@@ -303,6 +304,7 @@ void store_close(struct store *s)
         err_clear(&ignored);
     for (size_t i = 0; i < s->idle_count; i++)
         chunk_codec_free(s->idle[i]);
+    chunk_fetches_fini(&s->fetches);
     pthread_mutex_destroy(&s->mutex);
     file_close(&s->tmp_lock);
     file_close(&s->tmp_dir);
@@ -332,6 +334,11 @@ const char *store_path(const struct store *s)
     return s->path;
 }
 
+void store_set_compression_level(struct store *s, int level)
+{
+    s->level = level;
+}
+
 int64_t store_opened_ns(const struct store *s)
 {
     return s->opened_ns;
@@ -344,18 +351,12 @@ void store_distrust(struct store *s)
 
 void store_set_source(struct store *s, const struct chunk_source *source)
 {
-    s->source = source;
+    s->fetches.source = source;
 }
 
-void store_set_source_limit(struct store *s, int64_t limit_ms)
+struct chunk_fetches *store_fetches(struct store *s)
 {
-    s->source_limit_ms = limit_ms;
-}
-
-const struct chunk_source *store_source(const struct store *s, int64_t *limit_ms)
-{
-    *limit_ms = s->source_limit_ms;
-    return s->source;
+    return &s->fetches;
 }
 
 bool store_is_distrusted(const struct store *s)
@@ -373,7 +374,7 @@ int store_take_codec(struct store *s, struct chunk_codec **out, struct err *e)
         c = s->idle[--s->idle_count];
     pthread_mutex_unlock(&s->mutex);
     if (!c)
-        return chunk_codec_new(out, e);
+        return chunk_codec_new(out, s->level, e);
     *out = c;
     return 0;
 }
@@ -402,16 +403,21 @@ struct store_stats store_stats(const struct store *s)
                                 .chunk_bytes_new = atomic_load(&s->chunk_bytes_new)};
 }
 
+void store_count_unsynced_map(struct store *s)
+{
+    atomic_fetch_add(&s->maps_unsynced, 1);
+}
+
 int store_sync_chunks(struct store *s, struct err *e)
 {
     /* What another thread is only about to have synced counts as not synced. */
-    uint_least64_t offered = atomic_load(&s->chunks_put);
-    uint_least64_t synced = atomic_load(&s->chunks_synced);
+    uint_least64_t offered = atomic_load(&s->chunks_put) + atomic_load(&s->maps_unsynced);
+    uint_least64_t synced = atomic_load(&s->synced);
     if (synced >= offered)
         return 0;
     if (syncfs(s->dir) < 0)
         return err_sys(e, "store %s: syncing", s->path);
-    while (synced < offered && !atomic_compare_exchange_weak(&s->chunks_synced, &synced, offered))
+    while (synced < offered && !atomic_compare_exchange_weak(&s->synced, &synced, offered))
         ;
     return 0;
 }

@@ -289,15 +289,18 @@ int ublk_start(struct ublk_server **out, struct bdev *d, const struct ublk_optio
 
 int ublk_stop(struct ublk_server *u, struct err *e)
 {
-    CLEANUP(server_free_auto_) struct ublk_server *held = u;
-    return u ? end(u, e) : 0;
+    if (!u)
+        return 0;
+    int rc = end(u, e);
+    server_free(u);
+    return rc;
 }
 
 void ublk_leave(struct ublk_server *u)
 {
-    CLEANUP(server_free_auto_) struct ublk_server *held = u;
     if (u)
         end_queues(u, true);
+    server_free(u);
 }
 
 uint32_t ublk_number(const struct ublk_server *u)

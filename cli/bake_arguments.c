@@ -78,6 +78,18 @@ static int take_jobs(void *arguments, const char *value, struct err *e)
     return 0;
 }
 
+static int take_level(void *arguments, const char *value, struct err *e)
+{
+    struct bake_arguments *a = arguments;
+    char *end = NULL;
+    unsigned long level = strtoul(value, &end, 10);
+    if (*value < '0' || *value > '9' || *end || level < CHUNK_LEVEL_MIN || level > CHUNK_LEVEL_MAX)
+        return err_set(e, ERR_INPUT, "--compression-level is a number from %d to %d, not '%s'",
+                       CHUNK_LEVEL_MIN, CHUNK_LEVEL_MAX, value);
+    a->bake.compression_level = (int)level;
+    return 0;
+}
+
 static int take_recipe(void *arguments, const char *value, struct err *e UNUSED)
 {
     struct bake_arguments *a = arguments;
@@ -98,6 +110,8 @@ const struct option_row bake_option_rows[] = {
     {"tasks", "NAME,...", "only these", take_tasks},
     {"force", NULL, "bake also what is unchanged", take_force},
     {"jobs", "N", "tasks at once (default: from cores and memory)", take_jobs},
+    {"compression-level", "N", "of what is stored anew, 1 (fast) to 19 (small); default: 3",
+     take_level},
     {"recipe", "FILE", "recipe, or the name of a shipped one: tb2, demo (default: tb2)",
      take_recipe},
     {"remote", "URL",

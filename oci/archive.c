@@ -303,10 +303,11 @@ static int unpack(struct oci_archive *a, char *type, int tmp_dir, const struct c
         return rc;
     struct oci_descriptor d = {
         .media_type = type, .digest = {.algorithm = DIGEST_SHA256}, .size = from.size};
+    struct oci_stream_options options = {.blob = &d, .plain_algorithm = DIGEST_SHA256, .cancel = c};
     AUTO_OCI_STREAM struct oci_stream *stream = NULL;
     rc = file_tmp_open(&a->unpacked, tmp_dir, e);
     if (rc == 0)
-        rc = oci_stream_new(&stream, &from, &d, DIGEST_SHA256, c, e);
+        rc = oci_stream_new(&stream, &from, &options, e);
     a->size = 0;
     if (rc == 0)
         rc = copy_stream(a, stream, e);

@@ -74,22 +74,83 @@ enum { OCI_MAX_NAME = 255 };
 /* Symbolic links followed for one path, as Linux does. */
 enum { OCI_MAX_LINKS = 40 };
 
+/* ---- gzip members (gunzip_isal.c, gunzip_zlib.c) ------------------------------------------- */
+
+/* What is left of input and output; moved on by what was used. */
+struct oci_gunzip_io {
+    uint8_t *in; /* not written to */
+    size_t in_len;
+    uint8_t *out;
+    size_t out_len;
+};
+
+/*
+ * A decoder of one gzip member after another (RFC 1952). Where both come to a member's end, they give
+ * the same bytes, and a test holds them to that; of the damaged members whose checksum is right all
+ * the same, ISA-L refuses fewer. One thread at a time.
+ */
+struct oci_gunzip {
+    const char *name;
+    void *(*open)(void); /* NULL when memory is short */
+    /*
+     * Decodes as far as input and output go; may hold bytes back until there is room for them, so the
+     * end of the input is no end as long as calls without it still give output. *ended behind the
+     * last byte of the member's trailer. ERR_CORRUPT, with the reason alone, or ERR_NOMEM.
+     */
+    int (*inflate)(void *self, struct oci_gunzip_io *io, bool *ended, struct err *e);
+    void (*restart)(void *self); /* for the next member */
+    void (*close)(void *self);
+};
+
+extern const struct oci_gunzip oci_gunzip_zlib;
+#if TB2_ISAL
+extern const struct oci_gunzip oci_gunzip_isal;
+#endif
+
 /* ---- Decompression (decompress.c) ---------------------------------------------------------- */
 
-/*
- * The plain bytes of a layer blob, in order. Hashes both sides while they pass. One owner, one
- * thread at a time.
- */
-struct oci_stream;
+/* The plain bytes of a layer blob, in order; the blob is hashed meanwhile. One thread at a time. */
+struct oci_decoder;
 
 /*
- * Starts reading `blob`; it and `blob_descriptor` are borrowed for the stream's life. `cancel` may
- * be NULL. ERR_DIGEST when the blob's size is not the descriptor's.
+ * Starts reading `blob`; it and `descriptor` are borrowed for the decoder's life. `cancel` may be
+ * NULL. ERR_DIGEST when the blob's size is not the descriptor's.
  */
+int oci_decoder_new(struct oci_decoder **out, const struct source *blob,
+                    const struct oci_descriptor *descriptor, const struct cancel *cancel,
+                    struct err *e) MUST_USE;
+
+/* Puts up to `room` plain bytes into `data`; *len is 0 at the very end. */
+int oci_decoder_read(struct oci_decoder *d, uint8_t *data, size_t room, size_t *len,
+                     struct err *e) MUST_USE;
+
+/* As oci_stream_check_blob. */
+int oci_decoder_check_blob(struct oci_decoder *d, struct err *e) MUST_USE;
+
+void oci_decoder_free(struct oci_decoder *d);
+DEFINE_AUTO(oci_decoder, oci_decoder_free)
+#define AUTO_OCI_DECODER CLEANUP(oci_decoder_free_auto_)
+
+/* Compares what was hashed with a promise: an error of that class, or 0. */
+int oci_digest_check(struct hasher *h, const struct digest *promised, enum err_class class,
+                     const char *what, struct err *e) MUST_USE;
+
+/* ---- Stages (stream.c) --------------------------------------------------------------------- */
+
+/* The plain bytes of a layer blob, in order, both sides hashed. One owner, one thread at a time. */
+struct oci_stream;
+
+struct oci_stream_options {
+    const struct oci_descriptor *blob; /* borrowed for the stream's life */
+    enum digest_algorithm plain_algorithm;
+    bool threads; /* inflate and hash beside the caller */
+    const struct cancel *cancel;
+};
+
+/* Starts reading `blob`, borrowed for the stream's life. ERR_DIGEST when the blob's size is not the
+ * descriptor's. */
 int oci_stream_new(struct oci_stream **out, const struct source *blob,
-                   const struct oci_descriptor *blob_descriptor,
-                   enum digest_algorithm plain_algorithm, const struct cancel *cancel,
-                   struct err *e) MUST_USE;
+                   const struct oci_stream_options *o, struct err *e) MUST_USE;
 
 /* Borrows the next plain bytes, valid until the next call; *len is 0 at the very end. */
 int oci_stream_read(struct oci_stream *s, const void **data, size_t *len, struct err *e) MUST_USE;

@@ -457,8 +457,11 @@ int oci_layer_read(struct oci_layer **out, const struct source *blob,
     char text[DIGEST_TEXT_MAX];
     digest_print(&options->blob.digest, text);
     AUTO_OCI_STREAM struct oci_stream *stream = NULL;
-    int rc = oci_stream_new(&stream, blob, &options->blob, options->diff_id.algorithm,
-                            options->cancel, e);
+    struct oci_stream_options how = {.blob = &options->blob,
+                                     .plain_algorithm = options->diff_id.algorithm,
+                                     .threads = options->threads,
+                                     .cancel = options->cancel};
+    int rc = oci_stream_new(&stream, blob, &how, e);
     AUTO_OCI_TAR struct oci_tar *tar = NULL;
     if (rc == 0)
         rc = oci_tar_new(&tar, stream, e);

@@ -232,6 +232,7 @@ struct oci_layer_options {
     struct digest diff_id;          /* digest that the uncompressed bytes must have */
     const struct oci_data_ops *ops; /* NULL: data is checked and dropped, files have no extents */
     void *ctx;
+    bool threads;                /* two more: inflate and hash beside the tar reader */
     const struct cancel *cancel; /* may be NULL */
 };
 

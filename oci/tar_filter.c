@@ -32,6 +32,7 @@ enum {
     FIELD_SIZE = 124,
     FIELD_CHECKSUM = 148,
     FIELD_TYPE = 156,
+    FIELD_LINK = 157,
     FIELD_EXTENDED = 482,      /* of an old GNU sparse header: more map blocks follow */
     FIELD_MORE_EXTENDED = 504, /* of such a block: one more follows */
     LEN_SIZE = 12,
@@ -69,6 +70,7 @@ struct record {
 
 /* What the extended headers of one entry say. */
 struct extended {
+    bool has_link;
     bool has_size;
     uint64_t size;
     bool has_mtime;
@@ -158,6 +160,7 @@ static int read_record(struct extended *x, enum key key, const struct record *r,
     case PATH:
     case LINKPATH:
         good = !memchr(r->value, 0, r->value_len);
+        x->has_link = x->has_link || key == LINKPATH;
         break;
     case SIZE: {
         int64_t size = read_digits(r->value, r->value_len);
@@ -276,6 +279,7 @@ static int read_records(struct extended *x, uint8_t *bytes, size_t len, struct e
             any = any || empty[key];
         }
     }
+    x->has_link = x->has_link && !empty[LINKPATH];
     x->has_size = x->has_size && !empty[SIZE];
     x->has_mtime = x->has_mtime && !empty[MTIME];
     int rc = any ? hide_records(bytes, len, empty, e) : 0;
@@ -360,10 +364,8 @@ static bool read_size(uint64_t *out, const uint8_t *header)
     return value >> 62 == 0;
 }
 
-static void clear_size(uint8_t *header)
+static void set_checksum(uint8_t *header)
 {
-    memset(header + FIELD_SIZE, '0', LEN_SIZE - 1);
-    header[FIELD_SIZE + LEN_SIZE - 1] = 0;
     uint64_t sum;
     uint64_t ignored;
     add_up(header, &sum, &ignored);
@@ -372,6 +374,27 @@ static void clear_size(uint8_t *header)
         field[i] = (uint8_t)('0' + sum % 8);
     field[6] = 0;
     field[7] = ' ';
+}
+
+static void clear_size(uint8_t *header)
+{
+    memset(header + FIELD_SIZE, '0', LEN_SIZE - 1);
+    header[FIELD_SIZE + LEN_SIZE - 1] = 0;
+    set_checksum(header);
+}
+
+/*
+ * Writers in Go leave in the header what is ASCII of a name. When that is nothing, libarchive
+ * forgets the kind of the link, and so the target that a PAX record gives.
+ */
+static void fill_link(uint8_t *header)
+{
+    bool is_link = header[FIELD_TYPE] == '1' || header[FIELD_TYPE] == '2';
+    if (is_link && header[FIELD_LINK] == 0) {
+        header[FIELD_LINK] = '-';
+        header[FIELD_LINK + 1] = 0;
+        set_checksum(header);
+    }
 }
 
 /* Rounded up to whole blocks. */
@@ -435,19 +458,29 @@ static int end_mark(struct oci_tar *t, size_t at, struct err *e)
     return pass(t);
 }
 
-/* Where the PAX header of the entry in hand is in the group; both are 0 before there is one. */
-struct pax_place {
+/* Where an extended header of the entry in hand is in the group; both are 0 before there is one. */
+struct extended_place {
     size_t at;
     size_t end;
 };
 
-/* Of several PAX headers before one entry the last one counts, as with Docker and containerd;
- * libarchive stumbles over them. Takes the earlier one out of the group. */
-static void drop_earlier(struct oci_tar *t, const struct pax_place *earlier)
+/*
+ * Takes an extended header out of the group. Of several PAX headers before one entry the last one
+ * counts, as with Docker and containerd; libarchive stumbles over them. A GNU long name of no bytes
+ * is none.
+ */
+static void drop_extended(struct oci_tar *t, const struct extended_place *place)
 {
-    memmove(t->group.data + earlier->at, t->group.data + earlier->end, t->group.len - earlier->end);
-    t->group.len -= earlier->end - earlier->at;
+    memmove(t->group.data + place->at, t->group.data + place->end, t->group.len - place->end);
+    t->group.len -= place->end - place->at;
     t->group.data[t->group.len] = 0;
+}
+
+static bool is_empty_name(const struct oci_tar *t, const struct extended_place *place)
+{
+    const uint8_t *header = t->group.data + place->at;
+    bool is_name = header[FIELD_TYPE] == 'L' || header[FIELD_TYPE] == 'K';
+    return is_name && (place->end == place->at + BLOCK || header[BLOCK] == 0);
 }
 
 /* One header about the next, at `*at` of the group; moves `*at` behind it. *cut: it is not all there. */
@@ -540,6 +573,8 @@ static int take_entry(struct oci_tar *t, size_t at, const struct extended *x, st
             return pass(t);
         more = t->group.data[at + FIELD_MORE_EXTENDED] != 0;
     }
+    if (x->has_link)
+        fill_link(t->group.data + header);
     t->facts.type = (char)type;
     t->facts.data = size;
     if (has_no_data(type) && size > 0) {
@@ -562,7 +597,7 @@ static int take_group(struct oci_tar *t, struct err *e)
 {
     t->facts = (struct oci_tar_facts){.off = t->off};
     struct extended x = {0};
-    struct pax_place pax = {0};
+    struct extended_place pax = {0};
     for (size_t at = 0;;) {
         int rc = gather(t, at + BLOCK, e);
         if (rc < 0)
@@ -582,18 +617,22 @@ static int take_group(struct oci_tar *t, struct err *e)
             return take_entry(t, at, &x, e);
         bool is_pax = header[FIELD_TYPE] == 'x' || header[FIELD_TYPE] == 'X';
         if (is_pax && pax.end > 0) {
-            drop_earlier(t, &pax);
+            drop_extended(t, &pax);
             at -= pax.end - pax.at;
             x = (struct extended){0};
         }
-        if (is_pax)
-            pax.at = at;
+        struct extended_place place = {.at = at};
         bool cut = false;
         rc = take_extended(t, &at, &x, &cut, e);
         if (rc < 0 || cut)
             return rc < 0 ? rc : pass(t);
+        place.end = at;
         if (is_pax)
-            pax.end = at;
+            pax = place;
+        if (is_empty_name(t, &place)) {
+            drop_extended(t, &place);
+            at = place.at;
+        }
     }
 }
 

@@ -297,12 +297,16 @@ static int find_name(struct merge *m, uint32_t *out, const char *path, enum on_m
 static int doom_link(struct merge *m, const struct oci_entry *entry, struct err *e)
 {
     uint32_t name;
-    if (entry->type == OCI_SYMLINK || entry->type == OCI_OPAQUE || *entry->path == 0)
+    if (entry->type == OCI_OPAQUE || *entry->path == 0)
         return 0;
     int rc = find_name(m, &name, entry->path, LOOK, e);
-    if (rc == 0 && name != OCI_NAME_NONE && entry_of(m, name)->type == OCI_SYMLINK)
+    if (rc < 0 || name == OCI_NAME_NONE || entry_of(m, name)->type != OCI_SYMLINK)
+        return rc;
+    bool stays =
+        entry->type == OCI_SYMLINK && strcmp(entry->target, entry_of(m, name)->target) == 0;
+    if (!stays)
         m->names.items[name].doomed = (uint32_t)m->layer + 1;
-    return rc;
+    return 0;
 }
 
 static int find_removal(struct merge *m, const struct oci_entry *entry, struct err *e)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * ingest [-j JOBS] STORE IMAGE...: ingests and assembles images (oci:DIR:TAG) into STORE, JOBS at a
- * time, as a bake does up to the disk. Prints the disks' digests, then what it took, as one line of
+ * ingest [-j JOBS] [-w WORKERS] [-l LEVEL] STORE IMAGE...: ingests and assembles images (oci:DIR:TAG) into STORE, JOBS at a
+ * time, as a bake does up to the disk, with WORKERS threads for chunks (default of both: the cores) and
+ * zstd's LEVEL. Prints the disks' digests, then what it took, as one line of
  * JSON. Our side of tests/bench/ingest.py.
  */
 #include <inttypes.h>
@@ -32,6 +33,8 @@ struct bench {
     struct job *jobs;
     size_t count;
     atomic_size_t next;
+    size_t threads, workers;
+    int level;
 };
 
 static int make_disk(struct image_room *room, struct job *job, struct err *e)
@@ -90,17 +93,28 @@ static void report(const struct bench *b, struct store *s, int64_t wall_ms)
            stats.chunks_put, stats.chunks_new, stats.chunk_bytes_new);
 }
 
-static int run(struct bench *b, const char *path, size_t threads, struct err *e)
+static int open_room(struct bench *b, struct store *s, struct err *e)
+{
+    struct image_options options = {0};
+    store_set_compression_level(s, b->level);
+    int rc = image_room_open(&b->room, s, &options, NULL, e);
+    if (rc < 0)
+        return rc;
+    ingest_gate_free(b->room.ingest);
+    b->room.ingest = NULL;
+    return ingest_gate_new(&b->room.ingest, b->workers, e);
+}
+
+static int run(struct bench *b, const char *path, struct err *e)
 {
     AUTO_STORE struct store *s = NULL;
-    struct image_options options = {0};
     pthread_t thread[JOBS_MAX];
     int64_t start = clock_ms();
     int rc = store_open(&s, path, e);
     if (rc == 0)
-        rc = image_room_open(&b->room, s, &options, NULL, e);
+        rc = open_room(b, s, e);
     size_t started = 0;
-    while (rc == 0 && started < threads && pthread_create(&thread[started], NULL, work, b) == 0)
+    while (rc == 0 && started < b->threads && pthread_create(&thread[started], NULL, work, b) == 0)
         started++;
     for (size_t i = 0; i < started; i++)
         pthread_join(thread[i], NULL);
@@ -116,22 +130,32 @@ static int run(struct bench *b, const char *path, size_t threads, struct err *e)
 
 int main(int argc, char **argv)
 {
-    size_t threads = machine_cores();
+    struct bench b = {
+        .threads = machine_cores(), .workers = machine_cores(), .level = CHUNK_LEVEL_DEFAULT};
     int option;
-    while ((option = getopt(argc, argv, "j:")) == 'j')
-        threads = strtoul(optarg, NULL, 10);
-    if (option != -1 || argc - optind < 2 || threads < 1 || threads > JOBS_MAX) {
-        fprintf(stderr, "usage: ingest [-j JOBS] STORE IMAGE...\n");
+    while ((option = getopt(argc, argv, "j:w:l:")) != -1) {
+        unsigned long value = optarg ? strtoul(optarg, NULL, 10) : 0;
+        if (option == 'j')
+            b.threads = value;
+        else if (option == 'w')
+            b.workers = value;
+        else if (option == 'l')
+            b.level = (int)value;
+        if (value < 1 || value > JOBS_MAX)
+            optind = argc;
+    }
+    if (argc - optind < 2) {
+        fprintf(stderr, "usage: ingest [-j JOBS] [-w WORKERS] [-l LEVEL] STORE IMAGE...\n");
         return 2;
     }
-    struct bench b = {.count = (size_t)(argc - optind - 1)};
+    b.count = (size_t)(argc - optind - 1);
     b.jobs = mem_array(b.count, sizeof(*b.jobs));
     if (!b.jobs)
         return 1;
     for (size_t i = 0; i < b.count; i++)
         b.jobs[i] = (struct job){.text = argv[optind + 1 + (int)i], .err = ERR_INIT};
     struct err e = ERR_INIT;
-    int rc = run(&b, argv[optind], threads, &e);
+    int rc = run(&b, argv[optind], &e);
     free(b.jobs);
     if (rc < 0)
         fprintf(stderr, "%s\n", e.text);

@@ -4,7 +4,7 @@
  * in which portions the bytes come; however they come, the layer must be the same, which every fourth
  * kind of portion is asked to show.
  *
- * The stream below stands in for oci/decompress.c: no compression, no digests, no buffers, which is
+ * The stream below stands in for oci/stream.c: no compression, no digests, no buffers, which is
  * some ten times as many inputs a second as the target `layer` tries.
  */
 #include <string.h>
@@ -23,9 +23,7 @@ struct oci_stream {
 static struct oci_stream current;
 
 int oci_stream_new(struct oci_stream **out, const struct source *blob UNUSED,
-                   const struct oci_descriptor *descriptor UNUSED,
-                   enum digest_algorithm algorithm UNUSED, const struct cancel *cancel UNUSED,
-                   struct err *e)
+                   const struct oci_stream_options *o UNUSED, struct err *e)
 {
     struct oci_stream *s = mem_dup(&current, sizeof(current));
     if (!s)

@@ -89,7 +89,7 @@ def checksum(header, kind="right"):
         total = sum(byte - 256 * (byte > 127) for byte in blank)
     if kind == "bad":
         total += 1
-    field = {"spaces": b"%7o\0" % total, "blank": b" " * 8}.get(kind, b"%06o\0 " % (total & 0o777777))
+    field = {"spaces": b"%7o\0" % total, "blank": b" " * 8, "seven": b"%07o\0" % total}.get(kind, b"%06o\0 " % (total & 0o777777))
     return blank[:148] + field + blank[156:]
 
 
@@ -321,6 +321,8 @@ def read_entry(line, dialect):
     kind, *rest = words(line)
     if kind == "bytes":
         return b"".join(value(part) for part in rest)
+    if kind == "longname":
+        return gnu_long(rest[0].encode(), value(rest[1]))
     if kind == "zeros":
         return bytes(BLOCK * int(rest[0]))
     if kind in ("global", "extended", "volume"):

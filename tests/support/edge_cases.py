@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Runs tb2-bake on a directory of hand-made images and compares its disks with listings.
 
-  edge_cases.py [--program TB2_BAKE] [--only NAME,...] DIR
+  edge_cases.py [--program TB2_BAKE] [--umoci] [--only NAME,...] DIR
 
 DIR holds a directory for each case:
   NAME/oci/            an OCI layout with the reference "latest"
@@ -19,8 +19,9 @@ DIR holds a directory for each case:
 
 Each image is exported (`tb2-bake disk export`) twice into stores of their own; the two disks must be
 the same one, clean by e2fsck -fn, and mounted equal to the listing. A refusal must have a status of
-its own (2 or 3), say why in one line, and leave no file. Needs root and loop devices. Prints a line a
-case; exit status 1 when one is wrong.
+its own (2 or 3), say why in one line, and leave no file. With --umoci, what `umoci unpack` accepts must be
+the same tree too, unless case.json has "umoci": "differs ...". Needs root and loop
+devices. Prints a line a case; exit status 1 when one is wrong.
 """
 
 import argparse
@@ -82,15 +83,23 @@ def describe(path):
 
 def scan(root):
     """{path: facts} as a listing has them, without lost+found."""
+    before = os.getcwd()
+    os.chdir(root)  # paths may be as long as they can be
+    try:
+        return scan_here()
+    finally:
+        os.chdir(before)
+
+
+def scan_here():
     tree, links, waiting = {}, {}, ["."]
     while waiting:
         path = waiting.pop()
-        full = os.path.join(root, path)
-        tree[path], info = describe(full)
+        tree[path], info = describe(path)
         if tree[path].get("nlink", 1) > 1:
             links.setdefault(info.st_ino, []).append(path)
         if tree[path]["type"] == "dir":
-            names = [name if path == "." else path + "/" + name for name in os.listdir(full)]
+            names = [name if path == "." else path + "/" + name for name in os.listdir(path)]
             waiting += [name for name in names if name != "lost+found"]
     for paths in links.values():
         for path in paths:
@@ -134,9 +143,24 @@ def mounted(raw, where):
         subprocess.run(["umount", where], check=True)
 
 
+def same_as_umoci(listing, ours, theirs):
+    """Differences from what umoci made, but for what the image says nothing about."""
+    def plain(tree):
+        found = {}
+        for path, facts in tree.items():
+            free = {field for field, value in listing.get(path, {}).items() if value == "*"}
+            if facts["type"] == "dir" and path not in listing:
+                free.add("mtime")
+            found[path] = {field: value for field, value in facts.items() if field not in free}
+        return found
+
+    for line in differences(plain(theirs), plain(ours)):
+        yield "unlike umoci: " + line
+
+
 class Edge:
-    def __init__(self, program, top, home):
-        self.program, self.top, self.home = program, top, home
+    def __init__(self, program, top, home, umoci=None):
+        self.program, self.top, self.home, self.umoci = program, top, home, umoci
 
     def export(self, name, number):
         home = os.path.join(self.home, "%s-%d" % (name, number))
@@ -162,9 +186,27 @@ class Edge:
         if again.returncode or again.stdout != digest:
             yield "a second export gave %s %s" % (again.stdout.strip(), again.stderr.strip())
         found = mounted(raw, raw + ".mounted")
-        listing = os.path.join(self.top, name, "expected.jsonl")
-        if outcome != "safe" and os.path.exists(listing):
-            yield from list(differences(read_listing(listing), found))[:20]
+        path = os.path.join(self.top, name, "expected.jsonl")
+        listing = read_listing(path) if os.path.exists(path) else {}
+        if outcome != "safe" and listing:
+            yield from list(differences(listing, found))[:20]
+        if self.umoci is not None:
+            yield from self.judge_umoci(name, listing, found)
+
+    def judge_umoci(self, name, listing, found):
+        bundle = os.path.join(self.home, "bundle")
+        done = subprocess.run(["umoci", "unpack", "--image", os.path.join(self.top, name, "oci") + ":latest", bundle],
+                              text=True, errors="replace", capture_output=True, timeout=600)
+        if done.returncode:
+            self.umoci["refused by umoci"] = self.umoci.get("refused by umoci", 0) + 1
+            return
+        wrong = list(same_as_umoci(listing, found, scan(os.path.join(bundle, "rootfs"))))
+        with open(os.path.join(self.top, name, "case.json"), encoding="utf-8") as file:
+            known = str(json.load(file).get("umoci")).startswith("differs")
+        word = "unlike umoci" if wrong else "like umoci"
+        self.umoci[word] = self.umoci.get(word, 0) + 1
+        if not known:
+            yield from wrong[:20]
 
     def judge(self, name):
         """(what happened, list of what is wrong)"""
@@ -181,17 +223,18 @@ class Edge:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default=os.environ.get("TB2_BAKE", "build/cli/tb2-bake"))
+    parser.add_argument("--umoci", action="store_true")
     parser.add_argument("--only", default="")
     parser.add_argument("dir")
     options = parser.parse_args()
     top = os.path.realpath(options.dir)
     names = options.only.split(",") if options.only else sorted(
         name for name in os.listdir(top) if os.path.exists(os.path.join(top, name, "case.json")))
-    bad = 0
+    bad, umoci = 0, {} if options.umoci else None
     for name in names:
         home = tempfile.mkdtemp(prefix="tb2-edge-")
         try:
-            outcome, wrong = Edge(os.path.realpath(options.program), top, home).judge(name)
+            outcome, wrong = Edge(os.path.realpath(options.program), top, home, umoci).judge(name)
         finally:
             shutil.rmtree(home)
         bad += bool(wrong)
@@ -200,6 +243,8 @@ def main():
             print("      " + line)
         sys.stdout.flush()
     print("%d cases, %d wrong" % (len(names), bad))
+    if umoci:
+        print("of those accepted: " + ", ".join("%d %s" % (count, word) for word, count in sorted(umoci.items())))
     return 1 if bad or not names else 0
 
 

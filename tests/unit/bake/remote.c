@@ -221,8 +221,12 @@ static void ingest(struct store *s, struct layer *l)
     struct source source;
     struct layer_blob blob = {&source, &l->descriptor, &l->diff_id};
     assert_int_equal(source_from_memory(&source, l->tar, l->len, &e), 0);
-    if (layer_ingest(s, &blob, 1, NULL, &e) < 0)
+    struct ingest_gate *gate = NULL;
+    assert_int_equal(ingest_gate_new(&gate, 1, &e), 0);
+    if (layer_ingest(s, &blob, gate, NULL, &e) < 0)
         fail_msg("%s", e.text);
+    ingest_gate_free(gate);
+    source_close(&source);
 }
 
 static enum layer_share begin(struct baker *b, struct layer *l)

@@ -161,7 +161,10 @@ struct digest put_layer(struct store *s, uint64_t seed, size_t size)
     struct oci_descriptor descriptor = {.media_type = media_type, .digest = d, .size = tar.len};
     struct layer_blob blob = {&source, &descriptor, &d};
     assert_ok(source_from_memory(&source, tar.data, tar.len, &e));
-    assert_ok(layer_ingest(s, &blob, 1, NULL, &e));
+    struct ingest_gate *gate = NULL;
+    assert_ok(ingest_gate_new(&gate, 1, &e));
+    assert_ok(layer_ingest(s, &blob, gate, NULL, &e));
+    ingest_gate_free(gate);
     source_close(&source);
     return d;
 }

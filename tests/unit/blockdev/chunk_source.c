@@ -3,6 +3,9 @@
 #include "fixture.h"
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -20,7 +23,8 @@ struct far {
     bool wrong;    /* another chunk's bytes */
     bool torn;     /* half of the bytes */
     bool lacks_it; /* not there */
-    size_t calls;
+    atomic_size_t calls;
+    atomic_bool *gate; /* open once true; NULL: open */
 };
 
 static int far_fetch(void *ctx, const struct digest *d, int64_t deadline_ms, struct buf *stored,
@@ -28,6 +32,8 @@ static int far_fetch(void *ctx, const struct digest *d, int64_t deadline_ms, str
 {
     struct far *far = ctx;
     far->calls++;
+    while (far->gate && !*far->gate)
+        sched_yield();
     assert_true(deadline_ms > clock_ms());
     if (far->lacks_it)
         return err_set(e, ERR_NOTFOUND, "not there");
@@ -194,6 +200,90 @@ static void what_cannot_be_kept_is_served(void **state)
     end(&t);
 }
 
+/* ---- Several at once ---- */
+
+static void *read_one(void *arg)
+{
+    struct setting *t = arg;
+    expect_bytes(t);
+    return NULL;
+}
+
+static void many_readers_cause_one_fetch(void **state)
+{
+    enum { READERS = 8 };
+    struct setting t;
+    begin(&t, *state);
+    atomic_bool gate = false;
+    t.far.gate = &gate;
+    pthread_t readers[READERS];
+    for (size_t i = 0; i < READERS; i++)
+        assert_int_equal(pthread_create(&readers[i], NULL, read_one, &t), 0);
+    while (t.far.calls == 0 || store_fetches(t.here->store)->readers < READERS)
+        sched_yield();
+    gate = true;
+    for (size_t i = 0; i < READERS; i++)
+        pthread_join(readers[i], NULL);
+    assert_int_equal(t.far.calls, 1);
+    end(&t);
+}
+
+/* A disk of several chunks, of which some are read: the trace has these, in order; prefetched
+ * elsewhere, reading them again fetches nothing more. */
+static void a_trace_is_prefetched(void **state)
+{
+    enum { CHUNKS = 20 };
+    static const uint8_t order[] = {7, 3, 11, 3, 0, 7};
+    static const uint8_t distinct[] = {7, 3, 11, 0};
+    struct err e = ERR_INIT;
+    struct setting t;
+    begin(&t, *state);
+    AUTO_BLOCK_MAP struct block_map *m = NULL;
+    assert_ok(block_map_new(&m, CHUNKS * PLAIN, &e));
+    for (size_t i = 0; i < CHUNKS; i++) {
+        struct map_extent extent = {.off = i * PLAIN, .size = PLAIN};
+        fixture_fill(t.plain, PLAIN, 100 + i);
+        assert_ok(store_put_chunk(t.there->store, t.plain, PLAIN, &extent.chunk, &e));
+        assert_ok(block_map_add(m, &extent, &e));
+    }
+    assert_ok(block_map_finish(m, &e));
+    AUTO_CHUNK_CACHE struct chunk_cache *there = NULL;
+    AUTO_BDEV struct bdev *d = NULL;
+    AUTO_FREE struct digest *trace = NULL;
+    size_t count = 0;
+    uint8_t byte;
+    assert_ok(chunk_cache_new(&there, t.there->store, 1 << 20, &e));
+    assert_ok(bdev_open_map(&d, m, there, &e));
+    for (size_t i = 0; i < sizeof(order); i++)
+        assert_int_equal(bdev_read(d, &byte, 1, (uint64_t)order[i] * PLAIN + 17), 0);
+    assert_ok(bdev_map_trace(d, &trace, &count, &e));
+    assert_int_equal(count, sizeof(distinct));
+    for (size_t i = 0; i < count; i++)
+        assert_true(digest_equal(&trace[i], &block_map_extent(m, distinct[i])->chunk));
+
+    struct prefetch *p = NULL;
+    assert_ok(prefetch_start(&p, t.here->store, trace, count, 3, &e));
+    struct prefetch_stats stats = prefetch_wait(p);
+    prefetch_stop(p);
+    assert_int_equal(stats.fetched, sizeof(distinct));
+    assert_int_equal(stats.failed, 0);
+    assert_int_equal(t.far.calls, sizeof(distinct));
+    AUTO_CHUNK_CACHE struct chunk_cache *here = NULL;
+    AUTO_BDEV struct bdev *same = NULL;
+    assert_ok(chunk_cache_new(&here, t.here->store, 1 << 20, &e));
+    assert_ok(bdev_open_map(&same, m, here, &e));
+    for (size_t i = 0; i < sizeof(order); i++)
+        assert_int_equal(bdev_read(same, &byte, 1, (uint64_t)order[i] * PLAIN + 17), 0);
+    assert_int_equal(t.far.calls, sizeof(distinct));
+
+    t.far.lacks_it = true;
+    assert_ok(prefetch_start(&p, t.here->store, &block_map_extent(m, 1)->chunk, 1, 2, &e));
+    stats = prefetch_wait(p);
+    prefetch_stop(p);
+    assert_int_equal(stats.failed, 1);
+    end(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -201,6 +291,9 @@ int main(void)
                                         fixture_teardown),
         cmocka_unit_test_setup_teardown(damaged_chunks_are_healed, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(faults_of_the_source, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(many_readers_cause_one_fetch, fixture_setup,
+                                        fixture_teardown),
+        cmocka_unit_test_setup_teardown(a_trace_is_prefetched, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(what_cannot_be_kept_is_served, fixture_setup,
                                         fixture_teardown),
     };

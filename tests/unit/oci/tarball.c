@@ -327,23 +327,54 @@ static int end_file(void *ctx, struct oci_extent **extents, size_t *count, struc
     return 0;
 }
 
-int test_layer_read(struct test_layer *out, const struct buf *blob, const struct buf *plain,
-                    const char *media_type, struct err *e)
+static int read_once(struct test_layer *out, const struct source *source,
+                     const struct oci_layer_options *promised, bool threads, struct err *e)
 {
     static const struct oci_data_ops ops = {begin_file, take_data, end_file};
     *out = (struct test_layer){0};
     buf_init(&out->data, (size_t)64 << 20);
+    struct oci_layer_options options = *promised;
+    options.ops = &ops;
+    options.ctx = out;
+    options.threads = threads;
+    return oci_layer_read(&out->layer, source, &options, e);
+}
+
+/* With and without threads: the same layer, or the same error. */
+int test_layer_read(struct test_layer *out, const struct buf *blob, const struct buf *plain,
+                    const char *media_type, struct err *e)
+{
     char *type = mem_strdup(media_type);
     assert_non_null(type);
-    struct oci_layer_options options = {.ops = &ops, .ctx = out};
-    options.blob.media_type = type;
-    options.blob.size = blob->len;
+    struct oci_layer_options options = {.blob = {.media_type = type, .size = blob->len}};
     digest_bytes(&options.blob.digest, buf_text(blob), blob->len);
     digest_bytes(&options.diff_id, buf_text(plain), plain->len);
     struct source source;
     int rc = source_from_memory(&source, buf_text(blob), blob->len, e);
-    if (rc == 0)
-        rc = oci_layer_read(&out->layer, &source, &options, e);
+    assert_int_equal(rc, 0);
+    struct test_layer other;
+    struct err other_e = ERR_INIT;
+    int other_rc = read_once(&other, &source, &options, true, &other_e);
+    rc = read_once(out, &source, &options, false, e);
+    assert_int_equal(rc, other_rc);
+    if (rc < 0) {
+        assert_string_equal(e->text, other_e.text);
+    } else {
+        struct buf index[2];
+        struct err ignored = ERR_INIT;
+        buf_init(&index[0], LIMIT_LAYER_INDEX);
+        buf_init(&index[1], LIMIT_LAYER_INDEX);
+        assert_int_equal(oci_layer_encode(out->layer, &index[0], &ignored), 0);
+        assert_int_equal(oci_layer_encode(other.layer, &index[1], &ignored), 0);
+        assert_int_equal(index[0].len, index[1].len);
+        assert_memory_equal(index[0].data, index[1].data, index[0].len);
+        assert_int_equal(out->data.len, other.data.len);
+        if (out->data.len > 0)
+            assert_memory_equal(out->data.data, other.data.data, out->data.len);
+        buf_fini(&index[0]);
+        buf_fini(&index[1]);
+    }
+    test_layer_fini(&other);
     source_close(&source);
     free(type);
     return rc;

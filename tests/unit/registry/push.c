@@ -84,6 +84,7 @@ static int push(struct world *w, const char *mount_from, bool *sent, struct err 
     int rc = registry_push_blob(w->client, &w->ref,
                                 &(struct registry_upload){&d, &from, mount_from}, &result, e);
     *sent = result == PUSH_SENT;
+    source_close(&from);
     return rc;
 }
 
@@ -251,6 +252,7 @@ static void uploads_go_on(void **state)
         assert_int_equal(source_from_memory(&from, w.bytes, d.size, &e), 0);
         int rc = registry_push_blob(w.client, &w.ref, &(struct registry_upload){&d, &from, NULL},
                                     NULL, &e);
+        source_close(&from);
         if (rc < 0 || p.wrong[0] || !p.whole || p.ranged_put || p.len != 3500 ||
             memcmp(p.bytes, w.bytes, 3500) != 0)
             fail_msg("%s: %d %s%s, whole %d, %zu bytes", rows[i].name, rc, e.text, p.wrong, p.whole,
