@@ -45,10 +45,6 @@ void push_plan_fini(struct push_plan *p);
  * (push_layer.c); thread-safe for different layers. */
 int push_layer_send(const struct push_target *t, struct push_layer *l, struct err *e) MUST_USE;
 
-/* The blob that a conversion's record in the store stands for. */
-int pushed_peek(struct digest *blob, struct store *s, const struct digest *key,
-                struct err *e) MUST_USE;
-
 /* What the documents of a native image say beside its layers (push_document.c). */
 struct push_facts {
     const struct json *image_config; /* the image's; NULL: nothing known */

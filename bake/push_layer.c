@@ -8,11 +8,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "bake/census.h"
 #include "bake/push_internal.h"
 #include "base/file.h"
 #include "base/mem.h"
 
-enum { PUSHED_PATH_MAX = 16 + DIGEST_TEXT_MAX, PUSHED_RECORD_MAX = 4096 };
+enum { PUSHED_PATH_MAX = 16 + DIGEST_TEXT_MAX };
 
 /* A conversion's record. */
 struct pushed {
@@ -72,23 +73,6 @@ static int find_key(struct digest *out, const struct push_options *o, const stru
 
 /* ---- Records ---- */
 
-static int read_record(struct json **out, struct store *s, const char *path, struct err *e)
-{
-    AUTO_BUF struct buf text;
-    buf_init(&text, PUSHED_RECORD_MAX);
-    int rc = file_read(store_dir(s), path, &text, e);
-    return rc < 0 ? rc : json_parse(out, text.data, text.len, path, e);
-}
-
-int pushed_peek(struct digest *blob, struct store *s, const struct digest *key, struct err *e)
-{
-    AUTO_JSON struct json *j = NULL;
-    char path[PUSHED_PATH_MAX];
-    pushed_path(path, key);
-    int rc = read_record(&j, s, path, e);
-    return rc < 0 ? rc : json_get_digest(j, "blob", blob, e);
-}
-
 /* What is damaged counts as missing. */
 static int load_record(struct pushed *p, struct store *s, struct err *e)
 {
@@ -97,7 +81,7 @@ static int load_record(struct pushed *p, struct store *s, struct err *e)
     const char *repository = NULL;
     pushed_path(p->path, &p->key);
     store_use(s, p->path); /* reading says whether it is there */
-    int rc = read_record(&j, s, p->path, e);
+    int rc = pushed_peek(&j, s, &p->key, e);
     if (rc == 0)
         rc = json_get_digest(j, "blob", &p->blob.digest, e);
     if (rc == 0)
@@ -132,7 +116,9 @@ static int store_record(const struct pushed *p, struct store *s, const struct oc
         json_set(j, "host", json_new_string(at->host));
         json_set(j, "repository", json_new_string(at->repository));
     }
-    int rc = json_print(j, 0, &text, e);
+    int rc = catalog_seal(j, e);
+    if (rc == 0)
+        rc = json_print(j, 0, &text, e);
     if (rc == 0)
         rc = file_make_dirs(store_dir(s), "pushed", e);
     return rc < 0 ? rc : file_put(store_tmp_dir(s), store_dir(s), p->path, text, strlen(text), e);
