@@ -150,6 +150,7 @@ int image_resolve(struct image **out, struct image_room *r, const char *text, st
         return rc;
     i->source = i->ref.transport == OCI_REGISTRY ? &image_from_registry : &image_from_files;
     rc = i->source->start(i, r, &i->at, e);
+    i->root = i->at.digest;
     if (rc == 0)
         rc = find_manifest(i, r, &i->at, e);
     if (rc == 0)

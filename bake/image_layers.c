@@ -99,7 +99,11 @@ static int download(struct image *i, struct image_room *r, const struct oci_desc
     if (rc == 0 && d->size > (uint64_t)st.st_size)
         rc = file_need_room(fd, d->size - (uint64_t)st.st_size, e);
     if (rc == 0)
-        rc = registry_blob(r->registry, &i->ref, d, fd, progress, e);
+        rc = slots_enter(r->network, r->cancel, e);
+    if (rc < 0)
+        return rc;
+    rc = registry_blob(r->registry, &i->ref, d, fd, progress, e);
+    slots_leave(r->network);
     if (rc < 0)
         return rc;
     if (renameat(dir, partial, dir, final) < 0)

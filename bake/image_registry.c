@@ -90,8 +90,19 @@ static int registry_document(struct image *i, struct image_room *r, const struct
         return 0;
     if (r->offline)
         return image_missing_offline(e, digest_print(&d->digest, text));
-    int rc = what == IMAGE_CONFIG ? fetch_config(i, r, d, out, e) : fetch_manifest(i, r, d, out, e);
-    return rc < 0 ? rc : put_stored(r->store, &d->digest, out, e);
+    AUTO_FREE char *key = mem_printf("document %s", digest_print(&d->digest, text));
+    if (!key)
+        return err_nomem(e, text);
+    bool mine = false; /* once, however many tasks want it */
+    int rc = once_begin(r->once, key, &mine, NULL, e);
+    if (rc < 0 || (!mine && read_stored(r->store, &d->digest, out, e) == 0))
+        return rc;
+    rc = what == IMAGE_CONFIG ? fetch_config(i, r, d, out, e) : fetch_manifest(i, r, d, out, e);
+    if (rc == 0)
+        rc = put_stored(r->store, &d->digest, out, e);
+    if (mine)
+        once_end(r->once, key, rc, NULL, e);
+    return rc;
 }
 
 /* ---- Tags ---- */
@@ -109,30 +120,6 @@ static int ref_path(char path[REF_PATH_MAX], char **name, const struct oci_ref *
     return 0;
 }
 
-static int note_tag(struct store *s, const struct oci_ref *ref, const struct digest *d,
-                    struct err *e)
-{
-    char path[REF_PATH_MAX];
-    char digest[DIGEST_TEXT_MAX];
-    char seen[TIME_TEXT_MAX];
-    AUTO_FREE char *name = NULL;
-    int rc = ref_path(path, &name, ref, e);
-    if (rc < 0)
-        return rc;
-    time_t now = time(NULL);
-    struct tm utc;
-    strftime(seen, sizeof(seen), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
-    AUTO_JSON struct json *record = json_new_object();
-    json_set(record, "reference", json_new_string(name));
-    json_set(record, "digest", json_new_string(digest_print(d, digest)));
-    json_set(record, "seen", json_new_string(seen));
-    AUTO_FREE char *text = NULL;
-    rc = json_print(record, 0, &text, e);
-    if (rc == 0)
-        rc = file_make_dirs(store_dir(s), "refs", e);
-    return rc < 0 ? rc : file_put(store_tmp_dir(s), store_dir(s), path, text, strlen(text), e);
-}
-
 /* What the record says, if it is about this name. */
 static int read_record(struct digest *out, const struct buf *text, const char *name, struct err *e)
 {
@@ -148,7 +135,7 @@ static int read_record(struct digest *out, const struct buf *text, const char *n
     return rc < 0 ? rc : json_get_digest(record, "digest", out, e);
 }
 
-static int recall_tag(struct digest *out, struct store *s, const struct oci_ref *ref, struct err *e)
+static int read_tag(struct digest *out, struct store *s, const struct oci_ref *ref, struct err *e)
 {
     char path[REF_PATH_MAX];
     AUTO_FREE char *name = NULL;
@@ -160,10 +147,51 @@ static int recall_tag(struct digest *out, struct store *s, const struct oci_ref 
     if (rc == 0)
         rc = read_record(out, &text, name, e);
     if (rc == -ERR_CORRUPT)
-        log_event(LOG_WARN, "bake", "%s: %s", path, e->text);
+        err_in(e, "%s", path);
+    return rc;
+}
+
+static int recall_tag(struct digest *out, struct store *s, const struct oci_ref *ref, struct err *e)
+{
+    int rc = read_tag(out, s, ref, e);
+    if (rc == -ERR_CORRUPT)
+        log_event(LOG_WARN, "bake", "%s", e->text);
     if (rc == -ERR_NOTFOUND || rc == -ERR_CORRUPT)
         return image_missing_offline(e, "what the tag stands for");
     return rc;
+}
+
+/* A record that says so already stays: thousands of tags that have not moved cost no write. */
+static int note_tag(struct store *s, const struct oci_ref *ref, const struct digest *d,
+                    struct err *e)
+{
+    char path[REF_PATH_MAX];
+    char digest[DIGEST_TEXT_MAX];
+    char seen[TIME_TEXT_MAX];
+    AUTO_FREE char *name = NULL;
+    int rc = ref_path(path, &name, ref, e);
+    struct digest noted;
+    struct err ignored = ERR_INIT;
+    if (rc < 0 || (read_tag(&noted, s, ref, &ignored) == 0 && digest_equal(&noted, d)))
+        return rc;
+    time_t now = time(NULL);
+    struct tm utc;
+    strftime(seen, sizeof(seen), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+    AUTO_JSON struct json *record = json_new_object();
+    json_set(record, "reference", json_new_string(name));
+    json_set(record, "digest", json_new_string(digest_print(d, digest)));
+    json_set(record, "seen", json_new_string(seen));
+    AUTO_FREE char *text = NULL;
+    rc = json_print(record, 0, &text, e);
+    if (rc == 0)
+        rc = file_make_dirs(store_dir(s), "refs", e);
+    AUTO_FILE_TMP struct file_tmp t = {.fd = -1};
+    if (rc == 0)
+        rc = file_tmp_open(&t, store_tmp_dir(s), e);
+    if (rc == 0)
+        rc = file_write_full(t.fd, text, strlen(text), e);
+    /* Not synced: a lost one is asked for again. */
+    return rc < 0 ? rc : file_tmp_commit(&t, store_dir(s), path, false, e);
 }
 
 /* The digest that the tag stands for now. */
@@ -215,10 +243,10 @@ static int registry_start(struct image *i, struct image_room *r, struct oci_desc
     out->media_type = mem_strdup("");
     if (!out->media_type)
         return err_nomem(e, i->text);
-    if (!i->ref.has_digest)
-        return resolve_tag_once(i, r, &out->digest, e);
+    bool found = i->ref.has_digest;
     out->digest = i->ref.digest;
-    return 0;
+    int rc = found ? 0 : pins_find(r->pins, i->text, &found, &out->digest, e);
+    return rc < 0 || found ? rc : resolve_tag_once(i, r, &out->digest, e);
 }
 
 static int registry_layer(struct image *i UNUSED, struct image_room *r,

@@ -10,8 +10,12 @@ struct bake_arguments {
     struct image_arguments images;
     struct bake_options bake; /* points into the rest */
     bool all;
-    char *names;       /* the --tasks text, cut at its commas */
-    const char **list; /* pointers into it */
+    bool changed;         /* say nothing of tasks that are up to date */
+    bool detailed_status; /* EXIT_NOTHING where there was nothing to do */
+    struct text_list names;
+    struct text_list excludes;
+    struct text_list update_names;
+    struct text_list owned; /* texts that the lists point into */
     const char *recipe;
     char *recipe_path;
     char *api_key;
@@ -20,9 +24,8 @@ struct bake_arguments {
 /* One row per option: a new one needs nothing else but the function that takes it. */
 extern const struct option_row bake_option_rows[];
 
-/* Reads the whole line; *status as options_parse says. `c` has bake_option_rows. */
-int bake_arguments_parse(struct bake_arguments *a, const struct command *c,
-                         struct global_options *g, int argc, char **argv, int *status,
+/* Reads the whole line, as options_parse does. The command has bake_option_rows. */
+int bake_arguments_parse(struct bake_arguments *a, struct parsing *p, int argc, char **argv,
                          struct err *e) MUST_USE;
 void bake_arguments_fini(struct bake_arguments *a);
 

@@ -20,6 +20,8 @@ enum {
     EXIT_USAGE = 2,
     EXIT_ENVIRONMENT = 3,
     EXIT_BUSY = 4,
+    EXIT_NOTHING = 5,       /* nothing to do; only where --detailed-status asks for it */
+    EXIT_RATE_LIMITED = 6,  /* tasks failed since a far end limits how often it may be asked */
     EXIT_TOOL_FAILED = 125, /* `run`: the tool failed, not the command */
     EXIT_INTERRUPTED = 130,
 };
@@ -34,6 +36,7 @@ struct global_options {
     const char *registries; /* --registries; NULL: the usual places */
     const char *ca_file;    /* --ca */
     struct cancel *cancel;
+    struct cancel *drain; /* see drain_first */
 };
 
 struct option_row;
@@ -51,6 +54,7 @@ struct command {
 };
 
 extern const struct command command_bake;
+extern const struct command command_plan;
 extern const struct command command_ls;
 extern const struct command command_show;
 extern const struct command command_run;
@@ -100,6 +104,9 @@ int remote_lease(int64_t *lease_ms, struct err *e) MUST_USE;
  * takes chunks from; neither where no URL is set. */
 int open_remote(struct remote **out, struct store **s, const struct global_options *g,
                 const char *url, struct err *e) MUST_USE;
+/* From now on the first SIGINT sets global_options.drain, the next one global_options.cancel. */
+void drain_first(void);
+
 /* Reads --registries, or the file in the usual place that is there, and --ca; for
  * registry_network_fini. */
 int open_network(struct registry_network *out, const struct global_options *g,

@@ -80,11 +80,11 @@ static const struct option_row attach_rows[] = {
 static int parse_attach(struct arguments *a, struct global_options *g, int argc, char **argv)
 {
     struct err e = ERR_INIT;
-    int status = -1;
-    if (options_parse(a, &command_attach, g, argc, argv, &status, &e) < 0)
+    struct parsing p = {.command = &command_attach, .globals = g};
+    if (options_parse(&p, a, argc, argv, &e) < 0)
         return report_error(&e);
-    if (status >= 0)
-        return status;
+    if (p.status >= 0)
+        return p.status;
     if (a->ublk + !!a->socket + !!a->tcp > 1)
         return usage_error(&command_attach, "--ublk, --nbd and --nbd-tcp exclude one another");
     if (optind == argc)
@@ -333,11 +333,11 @@ static int run_detach(struct global_options *g, int argc, char **argv)
 {
     struct err e = ERR_INIT;
     bool force = false;
-    int status = -1;
-    if (options_parse(&force, &command_detach, g, argc, argv, &status, &e) < 0)
+    struct parsing p = {.command = &command_detach, .globals = g};
+    if (options_parse(&p, &force, argc, argv, &e) < 0)
         return report_error(&e);
-    if (status >= 0)
-        return status;
+    if (p.status >= 0)
+        return p.status;
     if (optind == argc)
         return usage_error(&command_detach, "which device? Its name is missing");
     int worst = EXIT_ALL_READY;
@@ -413,11 +413,11 @@ static int run_devices(struct global_options *g, int argc, char **argv)
 {
     struct err e = ERR_INIT;
     bool wants_recovery = false;
-    int status = -1;
-    if (options_parse(&wants_recovery, &command_devices, g, argc, argv, &status, &e) < 0)
+    struct parsing p = {.command = &command_devices, .globals = g};
+    if (options_parse(&p, &wants_recovery, argc, argv, &e) < 0)
         return report_error(&e);
-    if (status >= 0)
-        return status;
+    if (p.status >= 0)
+        return p.status;
     if (optind < argc)
         return usage_error(&command_devices, "'%s' is not expected here", argv[optind]);
     struct device_list list = {0};

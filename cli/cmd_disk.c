@@ -206,11 +206,11 @@ static int parse(struct arguments *a, const struct subcommand **sub, struct glob
                  int argc, char **argv)
 {
     struct err e = ERR_INIT;
-    int status = -1;
-    if (options_parse(a, &command_disk, g, argc, argv, &status, &e) < 0)
+    struct parsing p = {.command = &command_disk, .globals = g};
+    if (options_parse(&p, a, argc, argv, &e) < 0)
         return report_error(&e);
-    if (status >= 0)
-        return status;
+    if (p.status >= 0)
+        return p.status;
     for (size_t i = 0; optind < argc && i < ARRAY_LEN(subcommands); i++) {
         if (strcmp(argv[optind], subcommands[i].name) == 0)
             *sub = &subcommands[i];

@@ -29,11 +29,11 @@ static const struct option_row rows[] = {
 static int parse(struct arguments *a, struct global_options *g, int argc, char **argv)
 {
     struct err e = ERR_INIT;
-    int status = -1;
-    if (options_parse(a, &command_image, g, argc, argv, &status, &e) < 0)
+    struct parsing p = {.command = &command_image, .globals = g};
+    if (options_parse(&p, a, argc, argv, &e) < 0)
         return report_error(&e);
-    if (status >= 0)
-        return status;
+    if (p.status >= 0)
+        return p.status;
     if (optind == argc)
         return usage_error(&command_image, "inspect, tree or diff?");
     a->word = argv[optind];

@@ -136,10 +136,11 @@ static int parse(struct arguments *a, struct global_options *g, int argc, char *
 {
     struct err e = ERR_INIT;
     int status = -1;
-    if (options_parse(a, &command_push, g, argc, argv, &status, &e) < 0)
+    struct parsing p = {.command = &command_push, .globals = g};
+    if (options_parse(&p, a, argc, argv, &e) < 0)
         return report_error(&e);
-    if (status >= 0)
-        return status;
+    if (p.status >= 0)
+        return p.status;
     if (argc - optind < 2)
         return usage_error(&command_push, optind == argc ? "what is to be pushed, and where to?"
                                                          : "where to? A repository is missing");

@@ -432,12 +432,12 @@ static int run_arguments(struct arguments *a, int argc, char **argv)
 {
     struct global_options *g = a->global;
     struct err e = ERR_INIT;
-    int status;
-    int rc = options_parse(a, &command_store, g, argc, argv, &status, &e);
+    struct parsing p = {.command = &command_store, .globals = g};
+    int rc = options_parse(&p, a, argc, argv, &e);
     if (rc < 0)
         return report_error(&e);
-    if (status >= 0)
-        return status;
+    if (p.status >= 0)
+        return p.status;
     if (optind == argc)
         return usage_error(&command_store, "what is to be done? gc, fsck or du is missing");
     const struct subcommand *sub = find_subcommand(argv[optind]);
@@ -445,7 +445,7 @@ static int run_arguments(struct arguments *a, int argc, char **argv)
         return usage_error(&command_store, "'%s' is none of gc, fsck, du", argv[optind]);
     a->words = argv + optind + 1;
     a->word_count = argc - optind - 1;
-    status = check_arguments(a, sub);
+    int status = check_arguments(a, sub);
     if (status >= 0)
         return status;
     AUTO_STORE struct store *s = NULL;

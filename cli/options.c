@@ -35,20 +35,20 @@ static void fill_list(struct option list[OPTIONS_MAX], const struct command *c)
     list[count] = (struct option){NULL, 0, NULL, 0};
 }
 
-int options_parse(void *arguments, const struct command *c, struct global_options *g, int argc,
-                  char **argv, int *status, struct err *e)
+int options_parse(struct parsing *p, void *arguments, int argc, char **argv, struct err *e)
 {
+    const struct command *c = p->command;
     struct option list[OPTIONS_MAX];
     fill_list(list, c);
-    *status = -1;
+    p->status = -1;
     int option;
     int rc = 0;
-    while (rc == 0 && *status < 0 &&
+    while (rc == 0 && p->status < 0 &&
            (option = getopt_long(argc, argv, GLOBAL_SHORT_OPTIONS, list, NULL)) != -1) {
         if (option >= OPTION_FIRST)
             rc = c->options[option - OPTION_FIRST].take(arguments, optarg, e);
         else
-            *status = option_global(g, c, option, optarg);
+            p->status = option_global(p->globals, c, option, optarg);
     }
     return rc;
 }

@@ -18,13 +18,17 @@ struct option_row {
 /* Options of one command at most, with the common ones. */
 enum { OPTIONS_MAX = 96 };
 
-/*
- * Reads the options of a command that has a table (command.options), and the common ones. `optind`
- * is then the first word that is none. *status is -1, or what the program must end with at once:
- * help was asked for, or getopt has said what is wrong.
- */
-int options_parse(void *arguments, const struct command *c, struct global_options *g, int argc,
-                  char **argv, int *status, struct err *e) MUST_USE;
+struct parsing {
+    const struct command *command;
+    struct global_options *globals;
+    int status; /* -1, or what the program must end with at once: help was asked for, or getopt has
+                   said what is wrong */
+};
+
+/* Reads the options of a command that has a table (command.options), and the common ones. `optind`
+ * is then the first word that is none. */
+int options_parse(struct parsing *p, void *arguments, int argc, char **argv,
+                  struct err *e) MUST_USE;
 
 /* The table as --help shows it. */
 void options_print(const struct option_row *rows);

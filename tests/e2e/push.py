@@ -172,7 +172,6 @@ def main():
         tasks = images(bakery, repository)
         nothing_twice(bakery, repository, tasks[0])
         plain(bakery, repository, tasks[0])
-        return
         alias = template(bakery, repository)
         refusals(bakery, repository, alias)
 
