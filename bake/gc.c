@@ -134,6 +134,21 @@ static int follow_layer(struct gc *g, struct census_file *f, struct err *e)
     return 0;
 }
 
+/* A conversion that is kept keeps the blob that came of it. */
+static int follow_pushed(struct gc *g, struct census_file *f, struct err *e)
+{
+    AUTO_JSON struct json *record = NULL;
+    struct digest blob;
+    int rc = pushed_peek(&record, g->store, &f->digest, e);
+    if (rc == 0)
+        rc = json_get_digest(record, "blob", &blob, e);
+    if (rc < 0)
+        return cannot_follow(g, f, e);
+    keep(g, UPKEEP_BLOB, &blob, KEEP);
+    f->flags |= FOLLOWED;
+    return 0;
+}
+
 static int follow_map(struct gc *g, struct census_file *f, struct err *e)
 {
     AUTO_BLOCK_MAP struct block_map *m = NULL;
@@ -211,6 +226,8 @@ static int mark(struct gc *g, struct err *e)
         rc = follow(g, UPKEEP_LAYER, follow_layer, e);
     if (rc == 0)
         rc = follow(g, UPKEEP_MAP, follow_map, e);
+    if (rc == 0)
+        rc = follow(g, UPKEEP_PUSHED, follow_pushed, e);
     if (rc == 0)
         rc = follow(g, UPKEEP_BLOB, NULL, e);
     if (rc == 0)
@@ -414,8 +431,9 @@ static int sync_directories(struct gc *g, struct err *e)
 
 static int sweep_names(struct gc *g, struct err *e)
 {
-    static const enum upkeep_kind order[] = {UPKEEP_KEY, UPKEEP_RECORD, UPKEEP_LAYER,  UPKEEP_MAP,
-                                             UPKEEP_TAG, UPKEEP_BLOB,   UPKEEP_PARTIAL};
+    static const enum upkeep_kind order[] = {UPKEEP_KEY,  UPKEEP_RECORD, UPKEEP_LAYER,
+                                             UPKEEP_MAP,  UPKEEP_PUSHED, UPKEEP_TAG,
+                                             UPKEEP_BLOB, UPKEEP_PARTIAL};
     int rc = mark_keys(g, e);
     if (rc == 0)
         rc = mark_tags(g, e);

@@ -25,6 +25,7 @@ enum upkeep_kind {
     UPKEEP_ALIAS,
     UPKEEP_BLOB,
     UPKEEP_PARTIAL, /* a blob on its way */
+    UPKEEP_PUSHED,  /* what an OverlayBD layer became, for the next push */
     UPKEEP_JOURNAL,
     UPKEEP_TAG, /* what a tag stood for */
     UPKEEP_STORE_KINDS,
