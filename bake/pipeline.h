@@ -188,7 +188,12 @@ struct image {
     struct oci_manifest manifest;
     struct oci_config config;
     enum layer_share *shares; /* one per layer; NULL: nothing is shared */
-    struct image_work *work;  /* layers on their way into the store, between pull and ingest */
+    struct oci_descriptor at; /* of the manifest */
+    /* A native image: its layers are here, bottom first, and none is in manifest and config. */
+    bool native;
+    struct oci_descriptor *native_layers;
+    size_t native_count;
+    struct image_work *work; /* layers on their way into the store, between pull and ingest */
 };
 
 /* Archives that are open, by their paths. */
@@ -280,6 +285,17 @@ void image_work_free(struct image_work *w);
 /* The disk of the image with `free_size` bytes of free room, as a stored map. */
 int image_assemble(struct image *i, struct image_room *r, uint64_t free_size,
                    struct block_map **out, struct digest *digest, struct err *e) MUST_USE;
+
+/* Gets one blob of an image in a registry into blobs/, unless it is there. */
+int image_pull_blob(struct image *i, struct image_room *r, const struct oci_descriptor *d,
+                    const struct registry_progress *progress, struct err *e) MUST_USE;
+
+/* The same steps for native images (native.c), called by those above. */
+int native_take_layers(struct image *i, struct err *e) MUST_USE;
+int native_pull(struct image *i, struct image_room *r, const struct registry_progress *progress,
+                struct err *e) MUST_USE;
+int native_assemble(struct image *i, struct image_room *r, struct block_map **out,
+                    struct digest *digest, struct err *e) MUST_USE;
 
 /* Layers as the store keeps them (docs/formats/store.md). */
 bool layer_has(struct store *s, const struct digest *diff_id);
@@ -399,6 +415,7 @@ struct run {
     struct task_set *set;
     bool whole_set;     /* every task of it was selected */
     struct json *past;  /* what the catalog has of tasks: name to record, once it was needed */
+    struct push *push;  /* NULL: nothing is pushed */
     struct e2b *server; /* NULL: local catalog only */
     bool plan_only;
     struct baking *bakings; /* one per result */

@@ -282,11 +282,44 @@ int take_recipe(void *arguments, const char *value, struct err *e UNUSED)
     return 0;
 }
 
-static int take_remote(void *arguments, const char *value, struct err *e UNUSED)
+int take_remote(void *arguments, const char *value, struct err *e UNUSED)
 {
     struct bake_arguments *a = arguments;
     a->bake.remote_url = value;
     return 0;
+}
+
+static int take_push(void *arguments, const char *value, struct err *e)
+{
+    struct bake_arguments *a = arguments;
+    const char *slash = strrchr(value, '/');
+    a->bake.push_to = value;
+    if (slash && slash[1] && !strpbrk(slash, ":@"))
+        return 0;
+    err_set(e, ERR_INPUT, "--push is a repository, HOST/NAME, not '%s'", value);
+    return err_hint(e, "the tag is each template's alias");
+}
+
+static int take_builder(void *arguments, const char *value, struct err *e)
+{
+    static const char *const names[] = {
+        [BUILDER_AUTO] = "auto", [BUILDER_SERVER] = "server", [BUILDER_LOCAL] = "local"};
+    struct bake_arguments *a = arguments;
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        if (strcmp(value, names[i]) == 0) {
+            a->bake.builder = (enum bake_builder)i;
+            return 0;
+        }
+    }
+    return err_set(e, ERR_INPUT, "--builder is server, local or auto, not '%s'", value);
+}
+
+static int check_builder(const struct bake_arguments *a, struct err *e)
+{
+    if (a->bake.builder != BUILDER_LOCAL || a->bake.push_to)
+        return 0;
+    err_set(e, ERR_INPUT, "--builder local needs --push REPOSITORY");
+    return err_hint(e, "the template server gets the disk from there");
 }
 
 const struct option_row bake_option_rows[] = {
@@ -321,6 +354,12 @@ const struct option_row bake_option_rows[] = {
     {"net-jobs", "N", "requests to registries, and transfers, at once (default: 16)",
      take_net_jobs},
     {"server-jobs", "N", "builds on the template server at once (default: 8)", take_server_jobs},
+    {"push", "REPOSITORY",
+     "push each template's disk there, under its alias, as 'tb2-bake push' does", take_push},
+    {"builder", "WHO",
+     "of templates on a server: server (it runs the steps), local (it begins\n"
+     "with what was pushed), auto (local with --push; the default)",
+     take_builder},
     IMAGE_OPTION_ROWS,
     {"detailed-status", NULL, "exit with 5 where there was nothing to do", take_detailed_status},
     {NULL, NULL, NULL, NULL},
@@ -428,6 +467,8 @@ static int settle(struct bake_arguments *a, int argc, char **argv, struct err *e
     }
     a->bake.remote_url = remote_url(a->bake.remote_url);
     int rc = check_pins(a, e);
+    if (rc == 0)
+        rc = check_builder(a, e);
     if (rc == 0)
         rc = bake_arguments_select(a, e);
     if (rc == 0)

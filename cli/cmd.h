@@ -62,6 +62,7 @@ extern const struct command command_show;
 extern const struct command command_run;
 extern const struct command command_verify;
 extern const struct command command_disk;
+extern const struct command command_push;
 extern const struct command command_remote;
 extern const struct command command_store;
 extern const struct command command_image;

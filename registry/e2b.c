@@ -203,6 +203,12 @@ static int make(const struct e2b_session *s, bool fresh, const char *from_templa
         rc = e2b_start(s, b, from_template, e);
     if (rc == 0 && !*lost)
         rc = e2b_poll(s, b, c->options.build_timeout_ms, false, e);
+    if (rc < 0 && e->class == ERR_NOTFOUND && b->template_id) {
+        /* It had failed, and another baker has seen that first. */
+        err_clear(e);
+        rc = 0;
+        *lost = true;
+    }
     bool ready = rc == 0 && !*lost;
     if (ready)
         rc = verify(s, e);
