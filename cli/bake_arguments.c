@@ -456,12 +456,9 @@ static int check_pins(struct bake_arguments *a, struct err *e)
     return 0;
 }
 
-int bake_arguments_parse(struct bake_arguments *a, struct parsing *p, int argc, char **argv,
-                         struct err *e)
+/* After the options. */
+static int settle(struct bake_arguments *a, int argc, char **argv, struct err *e)
 {
-    int rc = options_parse(p, a, argc, argv, e);
-    if (rc < 0 || p->status >= 0)
-        return rc;
     if (optind < argc) {
         err_set(e, ERR_INPUT, "'%s' is not expected here", argv[optind]);
         return is_command(argv[optind])
@@ -469,7 +466,7 @@ int bake_arguments_parse(struct bake_arguments *a, struct parsing *p, int argc, 
                    : -ERR_INPUT;
     }
     a->bake.remote_url = remote_url(a->bake.remote_url);
-    rc = check_pins(a, e);
+    int rc = check_pins(a, e);
     if (rc == 0)
         rc = check_builder(a, e);
     if (rc == 0)
@@ -481,4 +478,14 @@ int bake_arguments_parse(struct bake_arguments *a, struct parsing *p, int argc, 
     if (rc == 0)
         rc = find_api_key(a, e);
     return rc;
+}
+
+int bake_arguments_parse(struct bake_arguments *a, const struct command *c,
+                         struct global_options *g, int argc, char **argv)
+{
+    struct err e = ERR_INIT;
+    int status = options_read(c, g, a, argc, argv);
+    if (status >= 0)
+        return status;
+    return settle(a, argc, argv, &e) < 0 ? report_error(&e) : -1;
 }
