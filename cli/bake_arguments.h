@@ -5,6 +5,7 @@
 
 #include "cli/cmd.h"
 #include "cli/image_arguments.h"
+#include "cli/server_access.h"
 
 struct bake_arguments {
     struct image_arguments images;
@@ -18,7 +19,7 @@ struct bake_arguments {
     struct text_list owned; /* texts that the lists point into */
     const char *recipe;
     char *recipe_path;
-    char *api_key;
+    struct server_access server;
 };
 
 /* One row per option: a new one needs nothing else but the function that takes it. */
