@@ -30,6 +30,7 @@ static const struct kind_form {
     [UPKEEP_PARTIAL] = {"partial blob", "blobs/partial", "", DASHED},
     [UPKEEP_PUSHED] = {"pushed layer", "pushed", ".json", HEX},
     [UPKEEP_JOURNAL] = {"journal", "runs", ".jsonl", TEXT},
+    [UPKEEP_TAG] = {"tag record", "refs", "", HEX},
 };
 
 const char *upkeep_kind_name(enum upkeep_kind kind)

@@ -321,6 +321,13 @@ static int check_record(struct fsck *k, struct census_file *f, struct err *e)
     return rc;
 }
 
+/* Nobody needs one: a damaged record counts as missing, and is asked for again. */
+static int check_tag(struct fsck *k, struct census_file *f, struct err *e)
+{
+    struct digest document;
+    return tag_peek(&document, k->store, &f->digest, e) < 0 ? note(k, UPKEEP_TAG, f, e) : 0;
+}
+
 static int check_layer(struct fsck *k, struct census_file *f, struct err *e)
 {
     char path[CENSUS_PATH_MAX];
@@ -437,6 +444,8 @@ static int check(struct fsck *k, struct err *e)
         rc = each(k, UPKEEP_KEY, check_key, e);
     if (rc == 0)
         rc = each(k, UPKEEP_LAYER, check_layer, e);
+    if (rc == 0)
+        rc = each(k, UPKEEP_TAG, check_tag, e);
     if (rc == 0)
         rc = each(k, UPKEEP_PUSHED, check_pushed, e);
     if (rc == 0 && k->use_count > 1)

@@ -462,6 +462,11 @@ int run_lock(int *fd, struct store *s, struct err *e) MUST_USE;
  * tasks have the same alias. */
 int run_choose_tasks(struct run *run, struct bake_report *out, struct err *e) MUST_USE;
 
+/* What is 0 becomes what fits this machine. */
+struct bake_limits bake_settle_limits(const struct bake_limits *l);
+/* MB that are free where the guests' memory files and deltas go. */
+uint64_t bake_free_mb(const struct store *s);
+
 /* What a person named and is not there becomes ERR_INPUT with the hint; others stay. */
 int run_blame_input(struct err *e, const char *hint);
 
@@ -481,6 +486,10 @@ int warm_task(struct baking *b, const struct block_map *disk, const struct diges
  * VMM to ready. */
 int prove_template(const struct template *t, const struct machine_room *r, int64_t *ready_ms,
                    struct err *e) MUST_USE;
+/* A running copy of the template; the caller frees the guest, then *disk, which it borrows, whatever
+ * the result. */
+int template_open_copy(struct guest **out, struct block_map **disk, const struct template *t,
+                       const struct machine_room *r, struct err *e) MUST_USE;
 int register_template(struct baking *b, const struct template *t, struct err *e) MUST_USE;
 
 /* Events: stage changes, progress, output; also written to the journal. */

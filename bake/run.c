@@ -50,7 +50,7 @@ static unsigned settle(unsigned wanted, unsigned fallback)
     return value > JOBS_MAX ? JOBS_MAX : value;
 }
 
-static struct bake_limits settle_limits(const struct bake_limits *l)
+struct bake_limits bake_settle_limits(const struct bake_limits *l)
 {
     return (struct bake_limits){
         .cpu = settle(l->cpu, (unsigned)machine_cores()),
@@ -105,7 +105,7 @@ static int load_recipe(struct run *run, struct err *e)
 static void run_init(struct run *run, struct store *s, const struct bake_options *o, bool plan_only)
 {
     *run = (struct run){.options = o, .store = s, .journal_fd = -1, .plan_only = plan_only};
-    run->limits = settle_limits(&o->limits);
+    run->limits = bake_settle_limits(&o->limits);
     pthread_mutex_init(&run->event_lock, NULL);
     pthread_mutex_init(&run->past_lock, NULL);
     slots_init(&run->network, run->limits.network);
@@ -167,14 +167,18 @@ static void run_close(struct run *run)
 
 /* ---- Tasks ---- */
 
-/* MB that are free where the guests' memory files and deltas go. */
+uint64_t bake_free_mb(const struct store *s)
+{
+    struct statvfs v;
+    if (fstatvfs(store_dir(s), &v) < 0)
+        return UINT64_MAX;
+    return (uint64_t)v.f_bavail * (uint64_t)v.f_frsize >> 20;
+}
+
 static uint64_t free_disk_mb(void *ctx)
 {
     const struct run *run = ctx;
-    struct statvfs v;
-    if (fstatvfs(store_dir(run->store), &v) < 0)
-        return UINT64_MAX;
-    return (uint64_t)v.f_bavail * (uint64_t)v.f_frsize >> 20;
+    return bake_free_mb(run->store);
 }
 
 /* More threads make disks than work at once: they wait for layers that another one is making. */

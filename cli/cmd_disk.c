@@ -205,12 +205,9 @@ static int check_arguments(const struct arguments *a, const struct subcommand *s
 static int parse(struct arguments *a, const struct subcommand **sub, struct global_options *g,
                  int argc, char **argv)
 {
-    struct err e = ERR_INIT;
-    struct parsing p = {.command = &command_disk, .globals = g};
-    if (options_parse(&p, a, argc, argv, &e) < 0)
-        return report_error(&e);
-    if (p.status >= 0)
-        return p.status;
+    int status = options_read(&command_disk, g, a, argc, argv);
+    if (status >= 0)
+        return status;
     for (size_t i = 0; optind < argc && i < ARRAY_LEN(subcommands); i++) {
         if (strcmp(argv[optind], subcommands[i].name) == 0)
             *sub = &subcommands[i];

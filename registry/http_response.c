@@ -24,6 +24,8 @@ void http_response_fini(struct http_response *r)
     free(r->location);
     free(r->etag);
     free(r->encoding);
+    free(r->redirected);
+    free(r->next_token);
     http_response_init(r);
 }
 
@@ -173,6 +175,8 @@ static int set_field(struct http_response *r, const char *name, const char *valu
         return replace(&r->etag, value, e);
     if (strcasecmp(name, "Content-Encoding") == 0 && strcasecmp(value, "identity") != 0)
         return replace(&r->encoding, value, e);
+    if (strcasecmp(name, "x-next-token") == 0)
+        return replace(&r->next_token, value, e);
     if (strcasecmp(name, "Retry-After") == 0)
         r->retry_after_ms = http_parse_retry_after(value, clock_wall_ns() / 1000000000);
     if (strcasecmp(name, "Content-Range") == 0)

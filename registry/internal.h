@@ -74,6 +74,9 @@ struct http_response {
     char *location;       /* as sent; only of an answer that was not followed */
     char *etag;           /* as sent, quotes included */
     char *encoding;       /* Content-Encoding, unless "identity": the bytes are as sent */
+    char *redirected;     /* host:port that answered, where redirects led away from the URL's own;
+                             its challenges are about no login of ours */
+    char *next_token;     /* x-next-token: where a list goes on */
     bool has_length;
     uint64_t length; /* Content-Length */
     bool has_range;  /* Content-Range: bytes first-last/total */
@@ -125,8 +128,8 @@ struct http_request {
  * kept, Authorization only while scheme, host and port stay; https to http is refused.
  * 0 once an answer is complete, whatever its status; *out is to be finished by the caller then.
  * ERR_NET (sys where known), ERR_TIMEOUT, ERR_CANCELLED, ERR_LIMIT, ERR_INPUT (URL, plain HTTP not
- * allowed), ERR_UNSUPPORTED (redirect), or what the sink said. Messages hold no host, query, or
- * secret: the caller says who was spoken to. Thread-safe.
+ * allowed), ERR_UNSUPPORTED (redirect), or what the sink said. Messages hold no query, no secret,
+ * and no host but the one that redirects led to: the caller says who was spoken to. Thread-safe.
  */
 int http_perform(struct http *h, const struct http_request *request, struct http_response *out,
                  struct err *e) MUST_USE;
