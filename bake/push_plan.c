@@ -14,7 +14,7 @@
 struct regions {
     struct block_map *const *maps;
     size_t count;
-    const uint64_t *starts; /* from the first one on; one more than there are regions */
+    uint64_t *starts; /* one more than there are regions; from the first one on, then on the disk */
 };
 
 void push_plan_fini(struct push_plan *p)
@@ -71,15 +71,15 @@ static bool find_base(const struct block_map *disk, const struct regions *r, uin
 
 /* Adds a layer of regions [first, end), and these to `all`. */
 static int add_regions(struct push_plan *p, struct block_map *all, const struct regions *r,
-                       uint64_t base, size_t first, size_t end, struct err *e)
+                       size_t first, size_t end, struct err *e)
 {
     AUTO_BLOCK_MAP struct block_map *m = NULL;
-    int rc = block_map_new(&m, base + r->starts[end], e);
+    int rc = block_map_new(&m, r->starts[end], e);
     for (size_t i = first; rc == 0 && i < end; i++) {
         uint64_t size = block_map_virtual_size(r->maps[i]);
-        rc = block_map_copy_range(m, r->maps[i], 0, size, base + r->starts[i], e);
+        rc = block_map_copy_range(m, r->maps[i], 0, size, r->starts[i], e);
         if (rc == 0)
-            rc = block_map_copy_range(all, r->maps[i], 0, size, base + r->starts[i], e);
+            rc = block_map_copy_range(all, r->maps[i], 0, size, r->starts[i], e);
     }
     if (rc == 0)
         rc = block_map_finish(m, e);
@@ -96,11 +96,13 @@ static int add_lower_layers(struct push_plan *p, struct block_map *all,
     int rc = 0;
     if (!find_base(disk, r, &base))
         return 0;
+    for (size_t i = 0; i <= r->count; i++)
+        r->starts[i] += base;
     for (size_t i = 0; rc == 0 && i < r->count; i++) {
-        if (!is_used(disk, r->maps[i], base + r->starts[i]))
+        if (!is_used(disk, r->maps[i], r->starts[i]))
             continue;
         bool last = p->count == OVERLAYBD_LAYERS_MAX - 2;
-        rc = add_regions(p, all, r, base, i, last ? r->count : i + 1, e);
+        rc = add_regions(p, all, r, i, last ? r->count : i + 1, e);
         if (last)
             break;
     }
