@@ -122,7 +122,7 @@ def plain(bakery, repository, task):
 def in_files(bakery, reference, want):
     """A native image out of a layout."""
     layout = "oci:%s:x" % bakery.path("layout")
-    subprocess.run(["skopeo", "copy", "-q", "--src-tls-verify=false", "docker://" + reference.split("@")[0], layout],
+    subprocess.run(["skopeo", "copy", "-q", "--preserve-digests", "--src-tls-verify=false", "docker://" + reference.split("@")[0], layout],
                    check=True)
     check(exported(bakery, layout, "layout.raw", store="files") == want, "a layout gives something else")
     blob = max((os.path.join(bakery.path("layout", "blobs", "sha256"), name)
