@@ -56,9 +56,9 @@ void vm_gate_leave(struct vm_gate *g, uint64_t memory_mb);
  * only a few are read at once. Thread-safe. */
 struct ingest_gate;
 int ingest_gate_new(struct ingest_gate **out, size_t workers, struct err *e) MUST_USE;
-void ingest_gate_free(struct ingest_gate *g); /* when nobody is inside */
-void ingest_gate_enter(struct ingest_gate *g);
-void ingest_gate_leave(struct ingest_gate *g);
+void ingest_gate_free(struct ingest_gate *g);             /* when nobody is inside */
+void ingest_gate_enter(struct ingest_gate *g, bool wide); /* wide: may take OCI_WINDOW_MAX */
+void ingest_gate_leave(struct ingest_gate *g, bool wide);
 struct crew *ingest_gate_crew(struct ingest_gate *g);
 
 /* ---- The machine room: what any VM of this process needs ------------------------------------ */
