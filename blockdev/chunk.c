@@ -93,8 +93,8 @@ static int check_seal(const uint8_t *stored, size_t len, struct err *e)
 int chunk_encode(struct chunk_codec *c, const void *data, size_t len, const void **out,
                  size_t *out_len, struct err *e)
 {
-    size_t got = ZSTD_compressCCtx(c->compressor, c->bytes, CHUNK_FILE_MAX - SEAL_LEN, data, len,
-                                   c->level);
+    size_t got =
+        ZSTD_compressCCtx(c->compressor, c->bytes, CHUNK_FILE_MAX - SEAL_LEN, data, len, c->level);
     if (ZSTD_isError(got))
         return err_set(e, ERR_NOMEM, "compressing a chunk: %s", ZSTD_getErrorName(got));
     make_seal(c->bytes + got, c->bytes, got);
@@ -249,6 +249,10 @@ int store_put_chunk(struct store *s, const void *data, size_t len, struct digest
 static void discard_damaged(struct store *s, const char *path, int fd)
 {
     struct stat seen, now;
+    struct err ignored = ERR_INIT;
+    AUTO_FD int lock = -1; /* so that nobody puts a good one there between look and deed */
+    if (store_sweep_begin(&lock, s, &ignored) < 0)
+        return;
     if (fstat(fd, &seen) == 0 && fstatat(store_dir(s), path, &now, AT_SYMLINK_NOFOLLOW) == 0 &&
         seen.st_dev == now.st_dev && seen.st_ino == now.st_ino)
         unlinkat(store_dir(s), path, 0); /* a store that may not be written keeps it */
