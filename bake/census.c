@@ -28,6 +28,7 @@ static const struct kind_form {
     [UPKEEP_ALIAS] = {"catalog entry", "catalog", ".json", TEXT},
     [UPKEEP_BLOB] = {"blob", "blobs", "", DASHED},
     [UPKEEP_PARTIAL] = {"partial blob", "blobs/partial", "", DASHED},
+    [UPKEEP_TAG] = {"tag", "refs", "", HEX},
     [UPKEEP_JOURNAL] = {"journal", "runs", ".jsonl", TEXT},
 };
 
@@ -282,6 +283,45 @@ int key_peek(struct digest *record, struct store *s, const struct digest *key, s
     AUTO_JSON struct json *whole = json_new_object();
     json_set(whole, "record", json_digest(record));
     return check_text(whole, &text, e);
+}
+
+/* As check_entry; records of before they were sealed have no check. */
+static int check_tag(const struct json *j, const char *reference, const struct digest *target,
+                     const struct buf *text, struct err *e)
+{
+    AUTO_JSON struct json *whole = json_new_object();
+    const char *seen = NULL;
+    int rc = json_member(j, "seen") ? json_get_string(j, "seen", &seen, e) : 0;
+    if (rc < 0)
+        return rc;
+    json_set(whole, "reference", json_new_string(reference));
+    json_set(whole, "digest", json_digest(target));
+    if (seen)
+        json_set(whole, "seen", json_new_string(seen));
+    rc = json_member(j, "check") ? catalog_seal(whole, e) : 0;
+    return rc < 0 ? rc : check_text(whole, text, e);
+}
+
+int tag_peek(struct digest *target, struct store *s, const struct digest *name, struct err *e)
+{
+    AUTO_JSON struct json *j = NULL;
+    AUTO_BUF struct buf text;
+    char path[CENSUS_PATH_MAX];
+    struct census_file f = {.digest = *name};
+    struct digest named;
+    const char *reference = NULL;
+    int rc = read_document(&j, &text, s, census_path(UPKEEP_TAG, &f, path), e);
+    if (rc == 0 && json_kind(j) != JSON_KIND_OBJECT)
+        rc = err_set(e, ERR_CORRUPT, "no JSON object");
+    if (rc == 0)
+        rc = json_get_string(j, "reference", &reference, e);
+    if (rc == 0)
+        digest_bytes(&named, reference, strlen(reference));
+    if (rc == 0 && !digest_equal(&named, name))
+        rc = err_set(e, ERR_CORRUPT, "it is about %.200s", reference);
+    if (rc == 0)
+        rc = json_get_digest(j, "digest", target, e);
+    return rc < 0 ? rc : check_tag(j, reference, target, &text, e);
 }
 
 void template_maps(const struct template *t, struct digest maps[TEMPLATE_MAPS])

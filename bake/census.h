@@ -58,6 +58,10 @@ int catalog_peek(struct catalog_entry *out, struct store *s, const char *file_na
 int key_peek(struct digest *record, struct store *s, const struct digest *key,
              struct err *e) MUST_USE;
 
+/* What a tag stood for, checked; `name` is the sha256 of the reference's full form. */
+int tag_peek(struct digest *target, struct store *s, const struct digest *name,
+             struct err *e) MUST_USE;
+
 /* A template's maps. */
 enum { TEMPLATE_DISK, TEMPLATE_BASE_DISK, TEMPLATE_MEMORY, TEMPLATE_STATE, TEMPLATE_MAPS };
 void template_maps(const struct template *t, struct digest maps[TEMPLATE_MAPS]);

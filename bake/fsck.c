@@ -321,6 +321,12 @@ static int check_record(struct fsck *k, struct census_file *f, struct err *e)
     return rc;
 }
 
+static int check_tag(struct fsck *k, struct census_file *f, struct err *e)
+{
+    struct digest target;
+    return tag_peek(&target, k->store, &f->digest, e) < 0 ? note(k, UPKEEP_TAG, f, e) : 0;
+}
+
 static int check_layer(struct fsck *k, struct census_file *f, struct err *e)
 {
     char path[CENSUS_PATH_MAX];
@@ -429,6 +435,8 @@ static int check(struct fsck *k, struct err *e)
         rc = each(k, UPKEEP_RECORD, check_record, e);
     if (rc == 0)
         rc = each(k, UPKEEP_KEY, check_key, e);
+    if (rc == 0)
+        rc = each(k, UPKEEP_TAG, check_tag, e);
     if (rc == 0)
         rc = each(k, UPKEEP_LAYER, check_layer, e);
     if (rc == 0 && k->use_count > 1)

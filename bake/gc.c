@@ -200,6 +200,27 @@ static int keep_indexes(struct gc *g, struct err *e)
     return 0;
 }
 
+/* A tag stays as long as what it stood for does: alone it is of no use. */
+static int keep_tags(struct gc *g, struct err *e)
+{
+    const struct census_list *l = &g->census.lists[UPKEEP_TAG];
+    for (size_t i = 0; i < l->count; i++) {
+        struct digest d;
+        struct err damaged = ERR_INIT; /* fsck says so */
+        if (is_young(g, &l->files[i]))
+            l->files[i].flags |= KEEP;
+        if (l->files[i].flags & KEEP)
+            continue;
+        int rc = tag_peek(&d, g->store, &l->files[i].digest, &damaged);
+        if (rc == -ERR_NOMEM)
+            return err_nomem(e, "tags");
+        const struct census_file *f = rc == 0 ? census_find(&g->census, UPKEEP_BLOB, &d) : NULL;
+        if (f && f->flags & KEEP)
+            l->files[i].flags |= KEEP;
+    }
+    return 0;
+}
+
 static int mark(struct gc *g, struct err *e)
 {
     int rc = mark_catalog(g, e);
@@ -217,7 +238,9 @@ static int mark(struct gc *g, struct err *e)
         rc = follow(g, UPKEEP_PARTIAL, NULL, e);
     if (rc == 0 && !g->last)
         rc = follow(g, UPKEEP_CHUNK, NULL, e);
-    return rc < 0 ? rc : keep_indexes(g, e);
+    if (rc == 0)
+        rc = keep_indexes(g, e);
+    return rc < 0 ? rc : keep_tags(g, e);
 }
 
 /* ---- The cap ---- */
@@ -390,8 +413,8 @@ static int sync_directories(struct gc *g, struct err *e)
 
 static int sweep_names(struct gc *g, struct err *e)
 {
-    static const enum upkeep_kind order[] = {UPKEEP_KEY, UPKEEP_RECORD, UPKEEP_LAYER,
-                                             UPKEEP_MAP, UPKEEP_BLOB,   UPKEEP_PARTIAL};
+    static const enum upkeep_kind order[] = {UPKEEP_KEY, UPKEEP_RECORD, UPKEEP_LAYER,  UPKEEP_MAP,
+                                             UPKEEP_TAG, UPKEEP_BLOB,   UPKEEP_PARTIAL};
     int rc = mark_keys(g, e);
     for (size_t i = 0; rc == 0 && i < ARRAY_LEN(order); i++)
         rc = sweep_kind(g, order[i], e);

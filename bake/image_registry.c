@@ -4,6 +4,7 @@
  * a tag that has not moved costs one HEAD. What each tag stood for is noted as well
  * (docs/formats/store.md, "Tags"): with that, a run without a network finds the same images.
  */
+#include "bake/census.h"
 #include "bake/pipeline.h"
 
 #include <fcntl.h>
@@ -16,7 +17,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-enum { REF_PATH_MAX = 8 + DIGEST_TEXT_MAX, REF_RECORD_MAX = 4096, TIME_TEXT_MAX = 32 };
+enum { REF_PATH_MAX = 8 + DIGEST_TEXT_MAX, TIME_TEXT_MAX = 32 };
 
 int image_missing_offline(struct err *e, const char *what)
 {
@@ -127,40 +128,27 @@ static int note_tag(struct store *s, const struct oci_ref *ref, const struct dig
     json_set(record, "digest", json_new_string(digest_print(d, digest)));
     json_set(record, "seen", json_new_string(seen));
     AUTO_FREE char *text = NULL;
-    rc = json_print(record, 0, &text, e);
+    AUTO_FD int lock = -1; /* nobody sweeps the old one meanwhile */
+    rc = catalog_seal(record, e);
+    if (rc == 0)
+        rc = json_print(record, 0, &text, e);
     if (rc == 0)
         rc = file_make_dirs(store_dir(s), "refs", e);
-    return rc < 0 ? rc : file_put(store_tmp_dir(s), store_dir(s), path, text, strlen(text), e);
-}
-
-/* What the record says, if it is about this name. */
-static int read_record(struct digest *out, const struct buf *text, const char *name, struct err *e)
-{
-    AUTO_JSON struct json *record = NULL;
-    const char *reference = NULL;
-    int rc = json_parse(&record, text->data, text->len, "tag record", e);
-    if (rc == 0 && json_kind(record) != JSON_KIND_OBJECT)
-        rc = err_set(e, ERR_CORRUPT, "tag record: no JSON object");
     if (rc == 0)
-        rc = json_get_string(record, "reference", &reference, e);
-    if (rc == 0 && strcmp(reference, name) != 0)
-        rc = err_set(e, ERR_CORRUPT, "tag record: it is about %.200s", reference);
-    return rc < 0 ? rc : json_get_digest(record, "digest", out, e);
+        rc = store_use_begin(&lock, s, e);
+    return rc < 0 ? rc : file_put(store_tmp_dir(s), store_dir(s), path, text, strlen(text), e);
 }
 
 static int recall_tag(struct digest *out, struct store *s, const struct oci_ref *ref, struct err *e)
 {
-    char path[REF_PATH_MAX];
-    AUTO_FREE char *name = NULL;
-    AUTO_BUF struct buf text;
-    buf_init(&text, REF_RECORD_MAX);
-    int rc = ref_path(path, &name, ref, e);
-    if (rc == 0)
-        rc = file_read(store_dir(s), path, &text, e);
-    if (rc == 0)
-        rc = read_record(out, &text, name, e);
+    AUTO_FREE char *name = oci_ref_print(ref);
+    struct digest d;
+    if (!name)
+        return err_nomem(e, "image name");
+    digest_bytes(&d, name, strlen(name));
+    int rc = tag_peek(out, s, &d, e);
     if (rc == -ERR_CORRUPT)
-        log_event(LOG_WARN, "bake", "%s: %s", path, e->text);
+        log_event(LOG_WARN, "bake", "tag %s: %s", name, e->text);
     if (rc == -ERR_NOTFOUND || rc == -ERR_CORRUPT)
         return image_missing_offline(e, "what the tag stands for");
     return rc;

@@ -25,6 +25,7 @@ enum upkeep_kind {
     UPKEEP_ALIAS,
     UPKEEP_BLOB,
     UPKEEP_PARTIAL, /* a blob on its way */
+    UPKEEP_TAG,     /* what an image's tag stood for */
     UPKEEP_JOURNAL,
     UPKEEP_STORE_KINDS,
     UPKEEP_CACHE = UPKEEP_STORE_KINDS, /* of the cache directory */

@@ -22,6 +22,7 @@ static void open_full_world(struct world *w, struct digest layers[3])
     for (uint64_t i = 0; i < 3; i++)
         layers[i] = put_layer(w->store, 1000 + i, 150000);
     struct digest manifest = put_image(w->store, layers, 3);
+    put_tag(w->store, "r.example/a:1", &manifest);
     assert_ok(put_template(w->store, alias_a, 100, &manifest, &e));
     assert_ok(put_template(w->store, alias_b, 102, &manifest, &e));
 }
@@ -132,12 +133,13 @@ static void every_bit(void **state)
     struct err e = ERR_INIT;
     world_open(&w);
     assert_ok(put_template(w.store, alias_a, 100, NULL, &e));
+    put_tag(w.store, "r.example/a:1", NULL);
     struct file_list l;
     list_files(&l, &w);
     bool chunk = false;
     for (size_t i = 0; i < l.count; i++) {
-        bool pointer =
-            strncmp(l.paths[i], "catalog/", 8) == 0 || strncmp(l.paths[i], "keys/", 5) == 0;
+        bool pointer = strncmp(l.paths[i], "catalog/", 8) == 0 ||
+                       strncmp(l.paths[i], "keys/", 5) == 0 || strncmp(l.paths[i], "refs/", 5) == 0;
         bool first_chunk = !chunk && strncmp(l.paths[i], "chunks/", 7) == 0;
         chunk |= first_chunk;
         for (uint64_t bit = 0; (pointer || first_chunk) && bit < l.sizes[i] * 8; bit++) {

@@ -215,8 +215,10 @@ static void leftovers(void **state)
     assert_ok(file_make_dirs(store_dir(w.store), "blobs/partial", &e));
     for (size_t i = 0; i < ARRAY_LEN(names); i++)
         assert_ok(file_put(store_tmp_dir(w.store), store_dir(w.store), names[i], "x", 1, &e));
+    put_tag(w.store, "r.example/a:1", NULL);
     age_all(&w, 10 * DAY);
     struct gc_report r = collect(&w, (struct gc_options){0});
+    assert_int_equal(r.removed[UPKEEP_TAG].count, 1);
     assert_int_equal(r.removed[UPKEEP_PARTIAL].count, 1);
     assert_int_equal(r.removed[UPKEEP_BLOB].count, 1);
     assert_int_equal(r.removed[UPKEEP_JOURNAL].count, 0);
