@@ -539,40 +539,6 @@ static void zstd_windows(void **state)
     buf_fini(&blob);
 }
 
-/* Who asks to be told of a wide window is, before its memory is taken; of a narrow one nobody is. */
-static void wide_windows_are_told_of(void **state)
-{
-    (void)state;
-    static const struct {
-        int log;
-        bool wide;
-    } cases[] = {{10, false}, {23, false}, {24, true}, {27, true}};
-    char type[] = ZSTD_TYPE;
-    for (size_t i = 0; i < ARRAY_LEN(cases) * 2; i++) {
-        struct buf tar, blob;
-        struct err e = ERR_INIT;
-        struct source source;
-        struct oci_layer *layer = NULL;
-        bool wide = false;
-        make_tar(&tar);
-        start(&blob);
-        zstd_frame(&blob, tar.data, tar.len, 0); /* an ordinary frame may come first */
-        zstd_frame(&blob, "", 0, cases[i / 2].log);
-        struct oci_layer_options o = {
-            .blob = {.media_type = type, .size = blob.len}, .threads = i % 2, .wide = &wide};
-        digest_bytes(&o.blob.digest, blob.data, blob.len);
-        digest_bytes(&o.diff_id, tar.data, tar.len);
-        assert_int_equal(source_from_memory(&source, blob.data, blob.len, &e), 0);
-        int rc = oci_layer_read(&layer, &source, &o, &e);
-        assert_int_equal(rc, cases[i / 2].wide ? -ERR_LIMIT : 0);
-        assert_int_equal(wide, cases[i / 2].wide);
-        oci_layer_free(layer);
-        source_close(&source);
-        buf_fini(&tar);
-        buf_fini(&blob);
-    }
-}
-
 static void media_type_is_a_hint(void **state)
 {
     (void)state;
@@ -820,7 +786,6 @@ int main(void)
         cmocka_unit_test(gzip_members),
         cmocka_unit_test(sources_may_give_less_than_asked),
         cmocka_unit_test(zstd_windows),
-        cmocka_unit_test(wide_windows_are_told_of),
         cmocka_unit_test(media_type_is_a_hint),
         cmocka_unit_test(cut_after_the_end_of_the_tar),
         cmocka_unit_test(empty_layers),
