@@ -58,7 +58,13 @@ struct bake_task_result {
     enum bake_stage stage;         /* where it is, or where it failed */
     struct err err;                /* of a failure */
     int64_t stage_ms[STAGE_COUNT]; /* wall time of each stage; 0 if it did not run */
-    uint64_t pulled_size; /* bytes fetched for this task (shared layers count for the first) */
+    uint64_t pulled_size;  /* bytes fetched for this task (shared layers count for the first) */
+    const char *image;     /* as the task names it; NULL until known */
+    const char *why;       /* what of its inputs is new: "image, recipe"; NULL until known */
+    uint64_t missing_size; /* bytes of layers that are not in the store */
+    int64_t estimate_ms;   /* that the bake takes, from earlier runs; 0: not known */
+    char manifest[DIGEST_TEXT_MAX]; /* digest of the image's manifest, "" until known */
+    const char *pushed; /* what the disk was pushed as, with its digest; NULL: it was not */
     char base_disk[DIGEST_TEXT_MAX]; /* digest of the assembled disk, "" until known */
     char disk[DIGEST_TEXT_MAX];      /* digest of the template's disk */
 };
@@ -68,6 +74,8 @@ enum bake_event_kind {
     EVENT_STAGE_STARTED,
     EVENT_PROGRESS,      /* done of total bytes of the stage (total 0: unknown) */
     EVENT_OUTPUT,        /* a line that a step printed, in `text` */
+    EVENT_TASK_WAITING,  /* between two stages, for a place; not in the journal */
+    EVENT_TASK_RETRIED,  /* the stage failed, with the words in `text`, and will be tried again */
     EVENT_TASK_FINISHED, /* look at result->outcome */
     EVENT_RUN_FINISHED,  /* totals in `report` */
 };
@@ -142,24 +150,74 @@ int image_diff(struct store *s, const char *const references[2], const struct im
 
 /* ---- A run --------------------------------------------------------------------------------- */
 
+/* Where tasks come from, one of the three, and which of them. */
+struct bake_selection {
+    const char *tasks_dir;    /* directories with a task.toml */
+    const char *task_list;    /* a list of tasks (docs/formats/task-list.md) */
+    const char *images;       /* a list of images */
+    const char *const *names; /* names and globs; NULL: all */
+    size_t name_count;
+    const char *const *excludes;
+    size_t exclude_count;
+    unsigned shard; /* from 1; 0: everything */
+    unsigned shard_count;
+    bool only_failed; /* of these, what failed or was cancelled in the store's last run */
+};
+
+/* Tags held to digests. */
+struct bake_pins {
+    const char *lock_path; /* NULL: no lock file */
+    bool frozen;           /* an image that is not in it is an error; it is not written */
+    bool update;           /* ask the registries anew: for all, or for these tasks */
+    const char *const *update_names;
+    size_t update_name_count;
+    const char *since_path; /* a lock file to compare with; NULL: that of lock_path as it was */
+};
+
+/* How much at once; 0: from this machine. */
+struct bake_limits {
+    unsigned cpu;       /* images turned into disks */
+    unsigned vm;        /* machines */
+    unsigned network;   /* requests to registries, and transfers */
+    unsigned server;    /* builds on the template server */
+    uint64_t memory_mb; /* of all machines together */
+};
+
+/* Who runs the recipe's steps for the template server. */
+enum bake_builder {
+    BUILDER_AUTO,   /* local where push_to is set */
+    BUILDER_SERVER, /* the server, on the task's image */
+    BUILDER_LOCAL   /* nobody: it begins with what was pushed */
+};
+
 struct bake_options {
     const char *cache_dir; /* guest kernel, probe results; absolute */
-    const char *tasks_dir;
-    const char *const *names; /* tasks wanted; NULL: all of the directory */
-    size_t name_count;
+    struct bake_selection tasks;
+    struct bake_pins pins;
+    struct bake_limits limits;
     const char *recipe_path;
     bool force;            /* bake although the template is there */
-    unsigned jobs;         /* tasks at once; 0: from cores and memory */
     int compression_level; /* of new chunks, zstd's; 0: the store's default */
     enum vm_accel accel;
     const char *remote_url;  /* remote store shared with other bakers (bake/remote.h); NULL: none */
     int64_t remote_lease_ms; /* see remote_options */
     struct image_options images;
+    const char
+        *push_to; /* repository for each template's disk (bake/push.h), without a tag; NULL: none */
+    enum bake_builder builder;
     const char *e2b_api_url; /* NULL: local catalog only */
     const char *e2b_api_key;
     bake_event_sink *events; /* may be NULL */
     void *events_ctx;
+    const struct cancel *drain; /* end what runs, begin nothing new; may be NULL */
     const struct cancel *cancel;
+};
+
+/* An image that stands for something else than it did. */
+struct image_move {
+    char *image;
+    char was[DIGEST_TEXT_MAX]; /* "": it is new */
+    char now[DIGEST_TEXT_MAX];
 };
 
 struct bake_report {
@@ -174,19 +232,37 @@ struct bake_report {
     size_t layers_ingested;
     struct json *remote; /* what went over to and came from the remote store; NULL: there is none */
     struct store_stats store;
-    char *journal; /* path of the run's journal, relative to the store */
+    char *journal;            /* path of the run's journal, relative to the store */
+    struct image_move *moves; /* against the lock file; sorted by image */
+    size_t move_count;
+    unsigned vm_jobs; /* machines at once, as settled */
 };
 
 /*
  * Bakes. Success means that the run went through: what became of each task is in the report, which
  * the caller frees with bake_report_fini. An error is one that concerns all tasks (no such
- * directory, broken recipe, no QEMU, store in use: ERR_BUSY); the report is then empty.
+ * directory, broken recipe, two tasks with one alias, no QEMU, store in use: ERR_BUSY); the report is
+ * then empty. Success with no results: nothing was selected (tasks.only_failed, an empty shard).
  */
 int bake_run(struct bake_report *out, struct store *s, const struct bake_options *o,
              struct err *e) MUST_USE;
+/* report.moves as [{image, was, now}]; the caller frees it. NULL when memory is short. */
+struct json *bake_moves_json(const struct bake_report *r);
+
+/*
+ * What bake_run would do: each task's outcome is OUTCOME_PENDING if it would be baked, with why and
+ * how long it may take, OUTCOME_UNCHANGED or OUTCOME_FAILED. Bakes and pulls nothing but manifests
+ * and configs, writes no journal, and a lock file only if it is to be updated; goes on beside a bake.
+ */
+int bake_plan(struct bake_report *out, struct store *s, const struct bake_options *o,
+              struct err *e) MUST_USE;
 void bake_report_fini(struct bake_report *r);
 
-/* The default for `jobs` on this machine. */
+/* True if tasks failed, and all of them since a registry or server limits how often it may be asked:
+ * the same run later goes on from there. */
+bool bake_is_rate_limited(const struct bake_report *r);
+
+/* The default for machines at once on this one. */
 unsigned bake_default_jobs(void);
 
 /* ---- Templates ------------------------------------------------------------------------------ */
@@ -277,6 +353,9 @@ int template_verify(const struct template *t, struct store *s, const struct temp
                     struct verify_report *out, struct err *e) MUST_USE;
 
 /* ---- Disks ----------------------------------------------------------------------------------- */
+
+/* Room on the disk of an image that is looked at without a task: the suite's default. */
+#define DISK_FREE_SIZE ((uint64_t)10240 << 20)
 
 struct disk_options {
     uint64_t free_size; /* bytes that must be free on it */

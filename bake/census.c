@@ -28,8 +28,9 @@ static const struct kind_form {
     [UPKEEP_ALIAS] = {"catalog entry", "catalog", ".json", TEXT},
     [UPKEEP_BLOB] = {"blob", "blobs", "", DASHED},
     [UPKEEP_PARTIAL] = {"partial blob", "blobs/partial", "", DASHED},
-    [UPKEEP_TAG] = {"tag", "refs", "", HEX},
+    [UPKEEP_PUSHED] = {"pushed layer", "pushed", ".json", HEX},
     [UPKEEP_JOURNAL] = {"journal", "runs", ".jsonl", TEXT},
+    [UPKEEP_TAG] = {"tag record", "refs", "", HEX},
 };
 
 const char *upkeep_kind_name(enum upkeep_kind kind)
@@ -285,43 +286,28 @@ int key_peek(struct digest *record, struct store *s, const struct digest *key, s
     return check_text(whole, &text, e);
 }
 
-/* As check_entry; records of before they were sealed have no check. */
-static int check_tag(const struct json *j, const char *reference, const struct digest *target,
-                     const struct buf *text, struct err *e)
+int pushed_peek(struct json **out, struct store *s, const struct digest *key, struct err *e)
 {
-    AUTO_JSON struct json *whole = json_new_object();
-    const char *seen = NULL;
-    int rc = json_member(j, "seen") ? json_get_string(j, "seen", &seen, e) : 0;
-    if (rc < 0)
-        return rc;
-    json_set(whole, "reference", json_new_string(reference));
-    json_set(whole, "digest", json_digest(target));
-    if (seen)
-        json_set(whole, "seen", json_new_string(seen));
-    rc = json_member(j, "check") ? catalog_seal(whole, e) : 0;
-    return rc < 0 ? rc : check_text(whole, text, e);
-}
-
-int tag_peek(struct digest *target, struct store *s, const struct digest *name, struct err *e)
-{
+    static const char *const members[] = {"blob", "size", "host", "repository"};
     AUTO_JSON struct json *j = NULL;
+    AUTO_JSON struct json *whole = json_new_object();
     AUTO_BUF struct buf text;
     char path[CENSUS_PATH_MAX];
-    struct census_file f = {.digest = *name};
-    struct digest named;
-    const char *reference = NULL;
-    int rc = read_document(&j, &text, s, census_path(UPKEEP_TAG, &f, path), e);
-    if (rc == 0 && json_kind(j) != JSON_KIND_OBJECT)
-        rc = err_set(e, ERR_CORRUPT, "no JSON object");
+    struct census_file f = {.digest = *key};
+    int rc = read_document(&j, &text, s, census_path(UPKEEP_PUSHED, &f, path), e);
+    for (size_t i = 0; rc == 0 && i < ARRAY_LEN(members); i++) {
+        const struct json *value = json_member(j, members[i]);
+        if (value)
+            json_set(whole, members[i], json_clone(value));
+    }
     if (rc == 0)
-        rc = json_get_string(j, "reference", &reference, e);
+        rc = catalog_seal(whole, e);
     if (rc == 0)
-        digest_bytes(&named, reference, strlen(reference));
-    if (rc == 0 && !digest_equal(&named, name))
-        rc = err_set(e, ERR_CORRUPT, "it is about %.200s", reference);
-    if (rc == 0)
-        rc = json_get_digest(j, "digest", target, e);
-    return rc < 0 ? rc : check_tag(j, reference, target, &text, e);
+        rc = check_text(whole, &text, e);
+    if (rc < 0)
+        return rc;
+    *out = MOVE(j);
+    return 0;
 }
 
 void template_maps(const struct template *t, struct digest maps[TEMPLATE_MAPS])

@@ -33,6 +33,7 @@ static const char *const outcome_names[] = {
 static const char *const event_names[] = {
     [EVENT_RUN_STARTED] = "run_started",     [EVENT_STAGE_STARTED] = "stage_started",
     [EVENT_PROGRESS] = "progress",           [EVENT_OUTPUT] = "output",
+    [EVENT_TASK_WAITING] = "task_waiting",   [EVENT_TASK_RETRIED] = "task_retried",
     [EVENT_TASK_FINISHED] = "task_finished", [EVENT_RUN_FINISHED] = "run_finished",
 };
 
@@ -51,10 +52,18 @@ static void describe_result(struct json *j, const struct bake_task_result *r)
     json_set(j, "outcome", json_new_string(bake_outcome_name(r->outcome)));
     if (r->alias)
         json_set(j, "alias", json_new_string(r->alias));
+    if (r->image)
+        json_set(j, "image", json_new_string(r->image));
+    if (r->manifest[0])
+        json_set(j, "manifest", json_new_string(r->manifest));
+    if (r->why)
+        json_set(j, "why", json_new_string(r->why));
     if (r->base_disk[0])
         json_set(j, "base_disk", json_new_string(r->base_disk));
     if (r->disk[0])
         json_set(j, "disk", json_new_string(r->disk));
+    if (r->pushed)
+        json_set(j, "pushed", json_new_string(r->pushed));
     struct json *stages = json_new_object();
     for (int i = 0; i < STAGE_COUNT; i++) {
         if (r->stage_ms[i] > 0)
@@ -62,7 +71,7 @@ static void describe_result(struct json *j, const struct bake_task_result *r)
     }
     json_set(j, "stage_ms", stages);
     json_set(j, "pulled_size", json_new_integer((int64_t)r->pulled_size));
-    if (r->outcome == OUTCOME_READY || r->outcome == OUTCOME_UNCHANGED)
+    if (r->outcome != OUTCOME_FAILED && r->outcome != OUTCOME_CANCELLED)
         return;
     json_set(j, "error_class", json_new_string(err_class_name(r->err.class)));
     json_set(j, "error", json_new_string(r->err.text));
@@ -71,8 +80,24 @@ static void describe_result(struct json *j, const struct bake_task_result *r)
     json_set(j, "retryable", json_new_bool(err_retryable(&r->err)));
 }
 
+struct json *bake_moves_json(const struct bake_report *r)
+{
+    struct json *moves = json_new_array();
+    for (size_t i = 0; i < r->move_count; i++) {
+        struct json *move = json_new_object();
+        json_set(move, "image", json_new_string(r->moves[i].image));
+        if (r->moves[i].was[0])
+            json_set(move, "was", json_new_string(r->moves[i].was));
+        json_set(move, "now", json_new_string(r->moves[i].now));
+        json_append(moves, move);
+    }
+    return moves;
+}
+
 static void describe_report(struct json *j, const struct bake_report *r)
 {
+    if (r->move_count > 0)
+        json_set(j, "moved", bake_moves_json(r));
     struct json *outcomes = json_new_object();
     for (enum bake_outcome o = OUTCOME_READY; o <= OUTCOME_CANCELLED; o++) {
         int64_t count = 0;
@@ -163,7 +188,8 @@ static void journal_write(struct run *run, const struct bake_event *event)
 void run_event(struct run *run, const struct bake_event *event)
 {
     pthread_mutex_lock(&run->event_lock);
-    if (event->kind != EVENT_PROGRESS && run->journal_fd >= 0)
+    bool passing = event->kind == EVENT_PROGRESS || event->kind == EVENT_TASK_WAITING;
+    if (!passing && run->journal_fd >= 0)
         journal_write(run, event);
     if (run->options->events)
         run->options->events(run->options->events_ctx, event);
@@ -205,4 +231,18 @@ void baking_finish(struct baking *b)
 {
     close_stage(b);
     run_event(b->run, &(struct bake_event){.kind = EVENT_TASK_FINISHED, .result = b->result});
+}
+
+void baking_wait(struct baking *b)
+{
+    close_stage(b);
+    b->stage_start_ms = 0;
+    run_event(b->run, &(struct bake_event){.kind = EVENT_TASK_WAITING, .result = b->result});
+}
+
+void baking_retried(struct baking *b, const struct err *why)
+{
+    run_event(b->run, &(struct bake_event){
+                          .kind = EVENT_TASK_RETRIED, .result = b->result, .text = why->text});
+    baking_wait(b);
 }

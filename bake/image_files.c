@@ -75,7 +75,11 @@ static int find_archive(struct image_room *r, const char *path, const struct oci
 static int files_start(struct image *i, struct image_room *r, struct oci_descriptor *out,
                        struct err *e)
 {
-    int rc;
+    bool found; /* where it is held to something, pins_note compares */
+    struct digest ignored;
+    int rc = i->ref.has_digest ? 0 : pins_find(r->pins, i->text, &found, &ignored, e);
+    if (rc < 0)
+        return rc;
     if (i->ref.transport == OCI_LAYOUT) {
         rc = oci_layout_open(&i->layout, i->ref.repository, e);
     } else {

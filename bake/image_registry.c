@@ -17,7 +17,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-enum { REF_PATH_MAX = 8 + DIGEST_TEXT_MAX, TIME_TEXT_MAX = 32 };
+enum { REF_PATH_MAX = 8 + DIGEST_TEXT_MAX, REF_RECORD_MAX = 4096, TIME_TEXT_MAX = 32 };
 
 int image_missing_offline(struct err *e, const char *what)
 {
@@ -91,8 +91,19 @@ static int registry_document(struct image *i, struct image_room *r, const struct
         return 0;
     if (r->offline)
         return image_missing_offline(e, digest_print(&d->digest, text));
-    int rc = what == IMAGE_CONFIG ? fetch_config(i, r, d, out, e) : fetch_manifest(i, r, d, out, e);
-    return rc < 0 ? rc : put_stored(r->store, &d->digest, out, e);
+    AUTO_FREE char *key = mem_printf("document %s", digest_print(&d->digest, text));
+    if (!key)
+        return err_nomem(e, text);
+    bool mine = false; /* once, however many tasks want it */
+    int rc = once_begin(r->once, key, &mine, NULL, e);
+    if (rc < 0 || (!mine && read_stored(r->store, &d->digest, out, e) == 0))
+        return rc;
+    rc = what == IMAGE_CONFIG ? fetch_config(i, r, d, out, e) : fetch_manifest(i, r, d, out, e);
+    if (rc == 0)
+        rc = put_stored(r->store, &d->digest, out, e);
+    if (mine)
+        once_end(r->once, key, rc, NULL, e);
+    return rc;
 }
 
 /* ---- Tags ---- */
@@ -110,6 +121,74 @@ static int ref_path(char path[REF_PATH_MAX], char **name, const struct oci_ref *
     return 0;
 }
 
+/* What the record says, if it is about this name. */
+static int read_record(struct digest *out, const struct buf *text, const char *name, struct err *e)
+{
+    AUTO_JSON struct json *record = NULL;
+    const char *reference = NULL;
+    int rc = json_parse(&record, text->data, text->len, "tag record", e);
+    if (rc == 0 && json_kind(record) != JSON_KIND_OBJECT)
+        rc = err_set(e, ERR_CORRUPT, "tag record: no JSON object");
+    if (rc == 0)
+        rc = json_get_string(record, "reference", &reference, e);
+    if (rc == 0 && strcmp(reference, name) != 0)
+        rc = err_set(e, ERR_CORRUPT, "tag record: it is about %.200s", reference);
+    return rc < 0 ? rc : json_get_digest(record, "digest", out, e);
+}
+
+int tag_peek(struct digest *document, struct store *s, const struct digest *name, struct err *e)
+{
+    char path[REF_PATH_MAX];
+    char hex[DIGEST_TEXT_MAX];
+    const char *reference = NULL;
+    struct digest d;
+    AUTO_JSON struct json *record = NULL;
+    AUTO_BUF struct buf text;
+    buf_init(&text, REF_RECORD_MAX);
+    snprintf(path, sizeof(path), "refs/%s", digest_hex(name, hex));
+    int rc = file_read(store_dir(s), path, &text, e);
+    if (rc == 0)
+        rc = json_parse(&record, text.data, text.len, path, e);
+    if (rc == 0 && json_kind(record) != JSON_KIND_OBJECT)
+        rc = err_set(e, ERR_CORRUPT, "%s: no JSON object", path);
+    if (rc == 0)
+        rc = json_get_string(record, "reference", &reference, e);
+    if (rc == 0)
+        rc = json_get_digest(record, "digest", document, e);
+    if (rc < 0)
+        return rc;
+    digest_bytes(&d, reference, strlen(reference));
+    return digest_equal(&d, name) ? 0
+                                  : err_set(e, ERR_CORRUPT, "%s: it is about another name", path);
+}
+
+static int read_tag(struct digest *out, struct store *s, const struct oci_ref *ref, struct err *e)
+{
+    char path[REF_PATH_MAX];
+    AUTO_FREE char *name = NULL;
+    AUTO_BUF struct buf text;
+    buf_init(&text, REF_RECORD_MAX);
+    int rc = ref_path(path, &name, ref, e);
+    if (rc == 0)
+        rc = file_read(store_dir(s), path, &text, e);
+    if (rc == 0)
+        rc = read_record(out, &text, name, e);
+    if (rc == -ERR_CORRUPT)
+        err_in(e, "%s", path);
+    return rc;
+}
+
+static int recall_tag(struct digest *out, struct store *s, const struct oci_ref *ref, struct err *e)
+{
+    int rc = read_tag(out, s, ref, e);
+    if (rc == -ERR_CORRUPT)
+        log_event(LOG_WARN, "bake", "%s", e->text);
+    if (rc == -ERR_NOTFOUND || rc == -ERR_CORRUPT)
+        return image_missing_offline(e, "what the tag stands for");
+    return rc;
+}
+
+/* A record that says so already stays: thousands of tags that have not moved cost no write. */
 static int note_tag(struct store *s, const struct oci_ref *ref, const struct digest *d,
                     struct err *e)
 {
@@ -118,7 +197,9 @@ static int note_tag(struct store *s, const struct oci_ref *ref, const struct dig
     char seen[TIME_TEXT_MAX];
     AUTO_FREE char *name = NULL;
     int rc = ref_path(path, &name, ref, e);
-    if (rc < 0)
+    struct digest noted;
+    struct err ignored = ERR_INIT;
+    if (rc < 0 || (read_tag(&noted, s, ref, &ignored) == 0 && digest_equal(&noted, d)))
         return rc;
     time_t now = time(NULL);
     struct tm utc;
@@ -128,47 +209,61 @@ static int note_tag(struct store *s, const struct oci_ref *ref, const struct dig
     json_set(record, "digest", json_new_string(digest_print(d, digest)));
     json_set(record, "seen", json_new_string(seen));
     AUTO_FREE char *text = NULL;
-    AUTO_FD int lock = -1; /* nobody sweeps the old one meanwhile */
-    rc = catalog_seal(record, e);
-    if (rc == 0)
-        rc = json_print(record, 0, &text, e);
+    rc = json_print(record, 0, &text, e);
     if (rc == 0)
         rc = file_make_dirs(store_dir(s), "refs", e);
+    AUTO_FILE_TMP struct file_tmp t = {.fd = -1};
     if (rc == 0)
-        rc = store_use_begin(&lock, s, e);
-    return rc < 0 ? rc : file_put(store_tmp_dir(s), store_dir(s), path, text, strlen(text), e);
+        rc = file_tmp_open(&t, store_tmp_dir(s), e);
+    if (rc == 0)
+        rc = file_write_full(t.fd, text, strlen(text), e);
+    /* Not synced: a lost one is asked for again. */
+    return rc < 0 ? rc : file_tmp_commit(&t, store_dir(s), path, false, e);
 }
 
-static int recall_tag(struct digest *out, struct store *s, const struct oci_ref *ref, struct err *e)
+static int get_tag(struct image *i, struct image_room *r, struct digest *out, struct err *e)
 {
-    AUTO_FREE char *name = oci_ref_print(ref);
-    struct digest d;
-    if (!name)
-        return err_nomem(e, "image name");
-    digest_bytes(&d, name, strlen(name));
-    int rc = tag_peek(out, s, &d, e);
-    if (rc == -ERR_CORRUPT)
-        log_event(LOG_WARN, "bake", "tag %s: %s", name, e->text);
-    if (rc == -ERR_NOTFOUND || rc == -ERR_CORRUPT)
-        return image_missing_offline(e, "what the tag stands for");
-    return rc;
-}
-
-/* The digest that the tag stands for now. */
-static int ask_tag(struct image *i, struct image_room *r, struct digest *out, struct err *e)
-{
-    int rc = registry_head(r->registry, &i->ref, out, e);
-    if (rc != -ERR_UNSUPPORTED)
-        return rc;
     AUTO_BUF struct buf body;
     buf_init(&body, LIMIT_MANIFEST);
     struct oci_descriptor got = {0};
-    rc = registry_manifest(r->registry, &i->ref, &got, &body, e);
+    int rc = registry_manifest(r->registry, &i->ref, &got, &body, e);
     if (rc == 0) {
         *out = got.digest;
         rc = put_stored(r->store, out, &body, e);
     }
     oci_descriptor_fini(&got);
+    return rc;
+}
+
+/* The manifest that a HEAD has promised, into the store unless it is there. */
+static int get_promised(struct image *i, struct image_room *r, const struct digest *d,
+                        struct err *e)
+{
+    AUTO_BUF struct buf body;
+    struct oci_descriptor at = {.digest = *d};
+    buf_init(&body, LIMIT_MANIFEST);
+    return registry_document(i, r, &at, IMAGE_MANIFEST, &body, e);
+}
+
+/* The digest that the tag stands for now. A HEAD costs no pull; where it says nothing, or what is
+ * not so (caches in front of registries do), the manifest itself tells. */
+static int ask_tag(struct image *i, struct image_room *r, struct digest *out, struct err *e)
+{
+    int rc = registry_head(r->registry, &i->ref, out, e);
+    if (rc == -ERR_UNSUPPORTED)
+        return get_tag(i, r, out, e);
+    if (rc < 0)
+        return rc;
+    rc = get_promised(i, r, out, e);
+    if (rc != -ERR_NOTFOUND)
+        return rc;
+    AUTO_FREE char *name = oci_ref_print(&i->ref);
+    struct err why = *e;
+    err_clear(e);
+    rc = get_tag(i, r, out, e);
+    if (rc == 0)
+        log_event(LOG_WARN, "registry", "%s: %s; its tag leads to another manifest",
+                  name ? name : "", why.text);
     return rc;
 }
 
@@ -203,10 +298,10 @@ static int registry_start(struct image *i, struct image_room *r, struct oci_desc
     out->media_type = mem_strdup("");
     if (!out->media_type)
         return err_nomem(e, i->text);
-    if (!i->ref.has_digest)
-        return resolve_tag_once(i, r, &out->digest, e);
+    bool found = i->ref.has_digest;
     out->digest = i->ref.digest;
-    return 0;
+    int rc = found ? 0 : pins_find(r->pins, i->text, &found, &out->digest, e);
+    return rc < 0 || found ? rc : resolve_tag_once(i, r, &out->digest, e);
 }
 
 static int registry_layer(struct image *i UNUSED, struct image_room *r,

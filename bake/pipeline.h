@@ -7,7 +7,9 @@
 #include <stdatomic.h>
 
 #include "bake/bake.h"
+#include "bake/history.h"
 #include "bake/remote.h"
+#include "bake/schedule.h"
 #include "bake/vm.h"
 #include "base/cancel.h"
 #include "blockdev/blockdev.h"
@@ -20,9 +22,14 @@ enum { FORMAT_VERSION = 1 };
 
 /* ---- Work that several tasks want and one does --------------------------------------------- */
 
+/* A failure that may pass (err_retryable) is only remembered for this long: then the next caller
+ * tries again. */
+enum { ONCE_FAILURE_MS = 4000 };
+
 struct once;
 int once_new(struct once **out, struct err *e) MUST_USE;
 void once_free(struct once *o);
+void once_set_failure_ms(struct once *o, int64_t ms); /* instead of ONCE_FAILURE_MS */
 /*
  * The first caller for `key` gets *mine = true, does the work and calls once_end. The others wait
  * for that and get *mine = false with its value, or its error.
@@ -33,22 +40,41 @@ int once_begin(struct once *o, const char *key, bool *mine, struct digest *value
 void once_end(struct once *o, const char *key, int rc, const struct digest *value,
               const struct err *e);
 
-/* ---- Room for VMs ---------------------------------------------------------------------------- */
+/* ---- Places ---------------------------------------------------------------------------------- */
 
-struct vm_gate {
+/* A number of places, of which each is taken for as long as some work goes on. */
+struct slots {
     pthread_mutex_t lock;
     pthread_cond_t freed;
-    unsigned slots;     /* VMs at once */
-    uint64_t memory_mb; /* of all of them together; one bigger than this runs alone */
-    unsigned used_slots;
-    uint64_t used_memory_mb;
-    size_t entered; /* how often vm_gate_enter let someone in */
+    unsigned count;
+    unsigned used;
 };
-void vm_gate_init(struct vm_gate *g, unsigned slots, uint64_t memory_mb);
-void vm_gate_fini(struct vm_gate *g);
-int vm_gate_enter(struct vm_gate *g, uint64_t memory_mb, const struct cancel *c,
-                  struct err *e) MUST_USE;
-void vm_gate_leave(struct vm_gate *g, uint64_t memory_mb);
+void slots_init(struct slots *s, unsigned count);
+void slots_fini(struct slots *s);
+/* NULL: there are places enough. */
+int slots_enter(struct slots *s, const struct cancel *c, struct err *e) MUST_USE;
+void slots_leave(struct slots *s);
+
+/* ---- Tags held to digests (pins.c) ----------------------------------------------------------- */
+
+struct pins;
+/* From the lock file, if there is one; also what to compare with. */
+int pins_open(struct pins **out, const struct bake_pins *o, struct err *e) MUST_USE;
+void pins_free(struct pins *p);
+/* The image is to be asked for anew. Before threads use the pins. */
+int pins_refresh(struct pins *p, const char *image, struct err *e) MUST_USE;
+/* *found with the digest that the image is held to. ERR_INPUT when it has none and must have one. */
+int pins_find(struct pins *p, const char *image, bool *found, struct digest *out,
+              struct err *e) MUST_USE;
+/* Bytes of the image's layers, from the lock file; 0: not known. */
+uint64_t pins_size(struct pins *p, const char *image);
+/* What the image stands for. ERR_DIGEST when it is held to something else. */
+int pins_note(struct pins *p, const char *image, const struct digest *digest, uint64_t size,
+              struct err *e) MUST_USE;
+/* Writes the lock file if it is another now. With `all`, images that nobody asked for leave it. */
+int pins_save(struct pins *p, bool all, struct err *e) MUST_USE;
+/* What moved, sorted; the caller frees it. */
+int pins_moves(struct pins *p, struct image_move **out, size_t *count, struct err *e) MUST_USE;
 
 /* ---- Room for layers that are ingested ------------------------------------------------------- */
 
@@ -158,10 +184,16 @@ struct image {
     struct oci_ref ref;
     const struct image_source *source;
     struct oci_layout *layout; /* of images in files */
+    struct digest root;        /* what the reference stands for: an index or a manifest */
     struct oci_manifest manifest;
     struct oci_config config;
     enum layer_share *shares; /* one per layer; NULL: nothing is shared */
-    struct image_work *work;  /* layers on their way into the store, between pull and ingest */
+    struct oci_descriptor at; /* of the manifest */
+    /* A native image: its layers are here, bottom first, and none is in manifest and config. */
+    bool native;
+    struct oci_descriptor *native_layers;
+    size_t native_count;
+    struct image_work *work; /* layers on their way into the store, between pull and ingest */
 };
 
 /* Archives that are open, by their paths. */
@@ -181,6 +213,8 @@ struct image_room {
     struct once *once;
     struct remote *remote;  /* borrowed; NULL: none */
     atomic_size_t ingested; /* layers */
+    struct pins *pins;      /* NULL: none */
+    struct slots *network;  /* transfers at once; NULL: any number */
     struct ingest_gate *ingest;
     struct image_archives archives;
     bool offline;
@@ -252,6 +286,17 @@ void image_work_free(struct image_work *w);
 int image_assemble(struct image *i, struct image_room *r, uint64_t free_size,
                    struct block_map **out, struct digest *digest, struct err *e) MUST_USE;
 
+/* Gets one blob of an image in a registry into blobs/, unless it is there. */
+int image_pull_blob(struct image *i, struct image_room *r, const struct oci_descriptor *d,
+                    const struct registry_progress *progress, struct err *e) MUST_USE;
+
+/* The same steps for native images (native.c), called by those above. */
+int native_take_layers(struct image *i, struct err *e) MUST_USE;
+int native_pull(struct image *i, struct image_room *r, const struct registry_progress *progress,
+                struct err *e) MUST_USE;
+int native_assemble(struct image *i, struct image_room *r, struct block_map **out,
+                    struct digest *digest, struct err *e) MUST_USE;
+
 /* Layers as the store keeps them (docs/formats/store.md). */
 bool layer_has(struct store *s, const struct digest *diff_id);
 /* Forgets the layer if its file is damaged or chunks of it are missing, so that it is made again.
@@ -307,6 +352,9 @@ int template_from_document(struct template **out, const struct json *document,
 /* Stores the document as a record and the key's pointer to it. */
 int template_put(struct store *s, const struct digest *key, const struct json *document,
                  struct digest *record, struct err *e) MUST_USE;
+/* Notes in `past` ({task: {record, time_ns}}) what the alias stands for, if it is newer than what is
+ * there. */
+int catalog_note(struct store *s, const char *alias, struct json *past, struct err *e) MUST_USE;
 /* Points the alias to the record. */
 int catalog_put(struct store *s, const char *alias, const char *task, const struct digest *key,
                 const struct digest *record, struct err *e) MUST_USE;
@@ -358,22 +406,48 @@ struct run {
     struct json *recipe_json;
     struct image_room images;
     struct machine_room machines;
-    struct vm_gate gate;
-    struct e2b *server;    /* NULL: local catalog only */
-    struct remote *remote; /* NULL: none */
-    bool patient;          /* what other bakers are at is waited for, not put off */
+    struct remote *remote;     /* NULL: none */
+    struct bake_limits limits; /* settled */
+    struct slots network;
+    struct slots cpu;
+    struct pins *pins;
+    struct history *history;
+    struct task_set *set;
+    bool whole_set;     /* every task of it was selected */
+    struct json *past;  /* what the catalog has of tasks: name to record, once it was needed */
+    struct push *push;  /* NULL: nothing is pushed */
+    struct e2b *server; /* NULL: local catalog only */
+    bool plan_only;
+    struct baking *bakings; /* one per result */
+    size_t count;
+    atomic_size_t unresolved; /* tasks whose image is not known yet */
+    atomic_int retries_left;
+    atomic_size_t vm_tasks;
     pthread_mutex_t event_lock;
+    pthread_mutex_t past_lock;
     int journal_fd;
 };
 
-/* A task under way. */
+/* The kinds of work that are limited separately. */
+enum lane { LANE_RESOLVE, LANE_DISK, LANE_VM, LANE_SERVER, LANE_COUNT };
+
+/* A task under way: what it takes from one lane to the next. Everything else is found again in the
+ * store, so a task that waits takes little memory. */
 struct baking {
     struct run *run;
     struct bake_task_result *result;
-    struct task *task;
-    struct image *image;
-    struct template *template;
-    int64_t stage_start_ms;
+    struct task *task; /* NULL: it could not be read */
+    enum lane lane;    /* that it is in, or waits for */
+    unsigned attempts; /* failed tries in this lane */
+    bool resolved;     /* its image was known, or could not be */
+    bool put_off;      /* another baker is at it */
+    bool unchanged;    /* the template was there */
+    struct digest key;
+    struct digest base;        /* map of the assembled disk */
+    struct digest record;      /* of the template */
+    struct image *image;       /* while it is worked on */
+    struct template *template; /* the same */
+    int64_t stage_start_ms;    /* 0: in no stage */
     uint64_t transfer_total;
 };
 
@@ -384,8 +458,26 @@ struct baking {
  */
 int run_lock(int *fd, struct store *s, struct err *e) MUST_USE;
 
-/* Takes a task through all stages; the result is in result->outcome and result->err. */
-void bake_task(struct run *run, struct bake_task_result *result);
+/* The tasks of a run (run_tasks.c): finds the set, selects, reads, names aliases. ERR_INPUT when two
+ * tasks have the same alias. */
+int run_choose_tasks(struct run *run, struct bake_report *out, struct err *e) MUST_USE;
+
+/* What is 0 becomes what fits this machine. */
+struct bake_limits bake_settle_limits(const struct bake_limits *l);
+/* MB that are free where the guests' memory files and deltas go. */
+uint64_t bake_free_mb(const struct store *s);
+
+/* What a person named and is not there becomes ERR_INPUT with the hint; others stay. */
+int run_blame_input(struct err *e, const char *hint);
+
+/* For the scheduler (task.c): the first lane of a task, its work in the lane it is in, its end when
+ * the run was told to stop. */
+struct schedule_next task_first(void *run, size_t index);
+struct schedule_next task_work(void *run, size_t index);
+void task_drop(void *run, size_t index);
+
+/* What of a task's inputs is new since its last template (why.c); free with free(). */
+int task_why(struct baking *b, char **out, struct err *e) MUST_USE;
 
 /* Boot, steps, ready, snapshot: the template's document. */
 int warm_task(struct baking *b, const struct block_map *disk, const struct digest *base_disk,
@@ -394,6 +486,10 @@ int warm_task(struct baking *b, const struct block_map *disk, const struct diges
  * VMM to ready. */
 int prove_template(const struct template *t, const struct machine_room *r, int64_t *ready_ms,
                    struct err *e) MUST_USE;
+/* A running copy of the template; the caller frees the guest, then *disk, which it borrows, whatever
+ * the result. */
+int template_open_copy(struct guest **out, struct block_map **disk, const struct template *t,
+                       const struct machine_room *r, struct err *e) MUST_USE;
 int register_template(struct baking *b, const struct template *t, struct err *e) MUST_USE;
 
 /* Events: stage changes, progress, output; also written to the journal. */
@@ -401,6 +497,8 @@ void baking_stage(struct baking *b, enum bake_stage stage);
 void baking_progress(struct baking *b, uint64_t done, uint64_t total);
 void baking_output(void *baking, const char *line);
 void baking_finish(struct baking *b);
+void baking_wait(struct baking *b);
+void baking_retried(struct baking *b, const struct err *why);
 void run_event(struct run *run, const struct bake_event *event);
 
 /* Opens the run's journal; *path is its name in the store, free with free(). */

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A run: tasks handed to `jobs` threads in the order of their names, until none is left or the run
+ * A run: its tasks are chosen, then go through the scheduler's lanes until each is done or the run
  * is cancelled. One task's failure is that task's alone. Results depend on nothing but the tasks:
- * the threads share layers, tags and VM places through image_room and vm_gate.
+ * they share layers, tags and places through image_room and the lanes.
  */
 #include "bake/pipeline.h"
+#include "bake/push.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -20,7 +20,13 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-enum { GUEST_MEMORY_DEFAULT_MB = 2048, JOBS_MAX = 64 };
+enum {
+    GUEST_MEMORY_DEFAULT_MB = 2048,
+    JOBS_MAX = 64,
+    NETWORK_DEFAULT = 16,
+    SERVER_DEFAULT = 8,
+    RETRIES_MIN = 4 /* of the whole run; more with many tasks */
+};
 
 static uint64_t machine_memory_mb(void)
 {
@@ -38,14 +44,21 @@ unsigned bake_default_jobs(void)
     return jobs < 1 ? 1 : jobs > JOBS_MAX ? JOBS_MAX : (unsigned)jobs;
 }
 
-/* What a person named and is not there, or is something else, is a mistake in the input. */
-static int blame_input(struct err *e, const char *hint)
+static unsigned settle(unsigned wanted, unsigned fallback)
 {
-    if (e->class == ERR_NOTFOUND || e->sys == ENOTDIR || e->sys == EISDIR) {
-        e->class = ERR_INPUT;
-        err_hint(e, "%s", hint);
-    }
-    return -(int)e->class;
+    unsigned value = wanted > 0 ? wanted : fallback;
+    return value > JOBS_MAX ? JOBS_MAX : value;
+}
+
+struct bake_limits bake_settle_limits(const struct bake_limits *l)
+{
+    return (struct bake_limits){
+        .cpu = settle(l->cpu, (unsigned)machine_cores()),
+        .vm = settle(l->vm, bake_default_jobs()),
+        .network = settle(l->network, NETWORK_DEFAULT),
+        .server = settle(l->server, SERVER_DEFAULT),
+        .memory_mb = l->memory_mb > 0 ? l->memory_mb : machine_memory_mb() * 3 / 4,
+    };
 }
 
 /* ---- Opening and closing ---- */
@@ -53,7 +66,7 @@ static int blame_input(struct err *e, const char *hint)
 static int open_server(struct run *run, struct err *e)
 {
     const struct bake_options *o = run->options;
-    if (!o->e2b_api_url)
+    if (!o->e2b_api_url || run->plan_only)
         return 0;
     if (o->images.offline) {
         log_event(LOG_WARN, "bake", "offline: nothing is registered at %s", o->e2b_api_url);
@@ -67,7 +80,7 @@ static int open_server(struct run *run, struct err *e)
 static int open_remote(struct run *run, struct err *e)
 {
     const struct bake_options *o = run->options;
-    if (!o->remote_url || o->images.offline)
+    if (!o->remote_url || o->images.offline || run->plan_only)
         return 0;
     struct remote_options remote = {.url = o->remote_url,
                                     .docker_config = o->images.docker_config,
@@ -79,22 +92,53 @@ static int open_remote(struct run *run, struct err *e)
     return rc;
 }
 
-static int run_open(struct run *run, struct store *s, const struct bake_options *o, struct err *e)
+static int load_recipe(struct run *run, struct err *e)
 {
-    *run = (struct run){.options = o, .store = s, .journal_fd = -1};
-    pthread_mutex_init(&run->event_lock, NULL);
-    vm_gate_init(&run->gate, o->jobs ? o->jobs : bake_default_jobs(), machine_memory_mb() * 3 / 4);
-    int rc = recipe_load(&run->recipe, o->recipe_path, e);
+    int rc = recipe_load(&run->recipe, run->options->recipe_path, e);
     if (rc < 0)
-        return blame_input(e, "--recipe is the path of a recipe file or the name of a shipped one");
+        return run_blame_input(
+            e, "--recipe is the path of a recipe file or the name of a shipped one");
     run->recipe_json = recipe_canonical(run->recipe);
-    if (!run->recipe_json)
-        return err_nomem(e, "recipe");
-    rc = image_room_open(&run->images, s, &o->images, o->cancel, e);
+    return run->recipe_json ? 0 : err_nomem(e, "recipe");
+}
+
+static void run_init(struct run *run, struct store *s, const struct bake_options *o, bool plan_only)
+{
+    *run = (struct run){.options = o, .store = s, .journal_fd = -1, .plan_only = plan_only};
+    run->limits = bake_settle_limits(&o->limits);
+    pthread_mutex_init(&run->event_lock, NULL);
+    pthread_mutex_init(&run->past_lock, NULL);
+    slots_init(&run->network, run->limits.network);
+    slots_init(&run->cpu, run->limits.cpu);
+}
+
+/* Kernel and VMM are part of every task's key; what is missing is missing for all of them. */
+static int run_open(struct run *run, struct bake_report *out, struct err *e)
+{
+    const struct bake_options *o = run->options;
+    int rc = load_recipe(run, e);
+    if (rc == 0)
+        rc = history_load(&run->history, run->store, e);
+    if (rc == 0)
+        rc = pins_open(&run->pins, &o->pins, e);
+    if (rc == 0)
+        rc = image_room_open(&run->images, run->store, &o->images, o->cancel, e);
+    run->images.pins = run->pins;
+    run->images.network = &run->network;
     if (rc == 0)
         rc = open_remote(run, e);
     if (rc == 0)
         rc = open_server(run, e);
+    if (rc == 0 && o->push_to && !run->plan_only)
+        rc = push_open(&run->push, run->store,
+                       &(struct push_options){.images = o->images, .cancel = o->cancel}, e);
+    if (rc == 0)
+        rc = run_choose_tasks(run, out, e);
+    if (rc == 0 && out->count > 0 && o->images.offline)
+        rc = guest_kernel_check(o->cache_dir, e);
+    if (rc == 0 && out->count > 0)
+        rc = machine_room_open(&run->machines, run->store, o->cache_dir, o->accel, o->cancel, e);
+    out->vm_jobs = run->limits.vm;
     return rc;
 }
 
@@ -103,146 +147,61 @@ static void run_close(struct run *run)
     machine_room_close(&run->machines);
     image_room_close(&run->images);
     remote_close(run->remote);
+    push_close(run->push);
     e2b_free(run->server);
+    for (size_t i = 0; i < run->count; i++)
+        task_free(run->bakings[i].task);
+    free(run->bakings);
+    task_set_free(run->set);
+    pins_free(run->pins);
+    history_free(run->history);
+    json_free(run->past);
     json_free(run->recipe_json);
     recipe_free(run->recipe);
-    vm_gate_fini(&run->gate);
+    slots_fini(&run->network);
+    slots_fini(&run->cpu);
     pthread_mutex_destroy(&run->event_lock);
+    pthread_mutex_destroy(&run->past_lock);
     file_close(&run->journal_fd);
 }
 
 /* ---- Tasks ---- */
 
-static bool has_name(char *const *names, size_t count, const char *name)
+uint64_t bake_free_mb(const struct store *s)
 {
-    for (size_t i = 0; i < count; i++) {
-        if (strcmp(names[i], name) == 0)
-            return true;
-    }
-    return false;
+    struct statvfs v;
+    if (fstatvfs(store_dir(s), &v) < 0)
+        return UINT64_MAX;
+    return (uint64_t)v.f_bavail * (uint64_t)v.f_frsize >> 20;
 }
 
-/* Changes of one letter that turn one name into the other. */
-static size_t name_distance(const char *a, const char *b)
+static uint64_t free_disk_mb(void *ctx)
 {
-    size_t row[NAME_MAX + 1];
-    size_t len = strnlen(b, NAME_MAX);
-    for (size_t j = 0; j <= len; j++)
-        row[j] = j;
-    for (size_t i = 0; a[i]; i++) {
-        size_t diagonal = row[0]++;
-        for (size_t j = 0; j < len; j++) {
-            size_t best = diagonal + (a[i] != b[j]);
-            best = row[j] + 1 < best ? row[j] + 1 : best;
-            diagonal = row[j + 1];
-            row[j + 1] = diagonal + 1 < best ? diagonal + 1 : best;
-        }
-    }
-    return row[len];
+    const struct run *run = ctx;
+    return bake_free_mb(run->store);
 }
 
-static int no_such_task(const struct bake_options *o, const char *name, char *const *names,
-                        size_t count, struct err *e)
+/* More threads make disks than work at once: they wait for layers that another one is making. */
+static int run_tasks(struct run *run, struct err *e)
 {
-    err_set(e, ERR_INPUT, "task '%s' is not in %s", name, o->tasks_dir);
-    const char *nearest = NULL;
-    size_t least = strlen(name) < 8 ? strlen(name) / 2 : 4; /* further away is no typing mistake */
-    for (size_t i = 0; i < count; i++) {
-        size_t distance = name_distance(name, names[i]);
-        if (distance < least) {
-            least = distance;
-            nearest = names[i];
-        }
-    }
-    if (nearest)
-        return err_hint(e, "is it '%s'?", nearest);
-    return err_hint(e, "a task is a directory that holds a task.toml; check the spelling");
-}
-
-static int add_result(struct bake_report *out, const char *name, struct err *e)
-{
-    char *copy = mem_strdup(name);
-    if (!copy)
-        return err_nomem(e, "task list");
-    out->results[out->count++] = (struct bake_task_result){.task = copy, .err = ERR_INIT};
-    return 0;
-}
-
-/* The tasks wanted, in the order of their names, each once. */
-static int select_tasks(struct bake_report *out, const struct bake_options *o, char *const *names,
-                        size_t count, struct err *e)
-{
-    for (size_t i = 0; o->names && i < o->name_count; i++) {
-        if (has_name(names, count, o->names[i]))
-            continue;
-        return no_such_task(o, o->names[i], names, count, e);
-    }
-    out->results = mem_array(count, sizeof(*out->results));
-    if (!out->results)
-        return err_nomem(e, "task list");
-    int rc = 0;
-    for (size_t i = 0; rc == 0 && i < count; i++) {
-        bool wanted = !o->names;
-        for (size_t n = 0; !wanted && n < o->name_count; n++)
-            wanted = strcmp(o->names[n], names[i]) == 0;
-        if (wanted)
-            rc = add_result(out, names[i], e);
-    }
-    return rc;
-}
-
-static int list_tasks(struct bake_report *out, const struct bake_options *o, struct err *e)
-{
-    char **names = NULL;
-    size_t count = 0;
-    int rc = task_list(&names, &count, o->tasks_dir, e);
-    if (rc < 0)
-        return blame_input(e, "--tasks-dir is the directory that holds the tasks' directories");
-    rc = select_tasks(out, o, names, count, e);
-    if (rc == 0 && out->count == 0) {
-        err_set(e, ERR_INPUT, "no tasks in %s", o->tasks_dir);
-        rc = err_hint(e, "a task is a directory that holds a task.toml");
-    }
-    for (size_t i = 0; i < count; i++)
-        free(names[i]);
-    free(names);
-    return rc;
-}
-
-struct work {
-    struct run *run;
-    struct bake_report *report;
-    atomic_size_t next;
-};
-
-static void *work_thread(void *self)
-{
-    struct work *w = self;
-    for (;;) {
-        size_t n = atomic_fetch_add(&w->next, 1);
-        if (n >= w->report->count)
-            return NULL;
-        if (w->report->results[n].outcome != OUTCOME_PENDING)
-            continue; /* done in the first round */
-        bake_task(w->run, &w->report->results[n]);
-    }
-}
-
-/* Runs the tasks on up to `jobs` threads, of which the caller is one. */
-static void run_tasks(struct run *run, struct bake_report *report)
-{
-    struct work w = {.run = run, .report = report};
-    size_t jobs = run->gate.slots;
-    if (jobs > report->count)
-        jobs = report->count;
-    pthread_t threads[JOBS_MAX];
-    size_t started = 0;
-    while (started + 1 < jobs && started < JOBS_MAX &&
-           pthread_create(&threads[started], NULL, work_thread, &w) == 0)
-        started++;
-    work_thread(&w);
-    for (size_t i = 0; i < started; i++)
-        pthread_join(threads[i], NULL);
+    const struct bake_limits *l = &run->limits;
+    const struct schedule_lane lanes[LANE_COUNT] = {
+        [LANE_RESOLVE] = {.workers = l->network},
+        [LANE_DISK] = {.workers = l->network + l->cpu},
+        [LANE_VM] = {.workers = l->vm, .memory_mb = l->memory_mb, .room = free_disk_mb},
+        [LANE_SERVER] = {.workers = l->server, .goes_on = true},
+    };
+    const struct schedule_options options = {
+        .ops = {.work = task_work, .drop = task_drop},
+        .ctx = run,
+        .lanes = lanes,
+        .lane_count = LANE_COUNT,
+        .drain = run->options->drain,
+        .stop = run->options->cancel,
+    };
+    atomic_store(&run->unresolved, run->count);
+    atomic_store(&run->retries_left, RETRIES_MIN + (int)(run->count / 10));
+    return schedule_run(&options, run->count, task_first, e);
 }
 
 static struct json *describe_remote(const struct remote *remote)
@@ -268,7 +227,7 @@ static struct json *describe_remote(const struct remote *remote)
     return j;
 }
 
-static void fill_report(struct bake_report *out, struct run *run, int64_t start_ms)
+static int fill_report(struct bake_report *out, struct run *run, int64_t start_ms, struct err *e)
 {
     out->wall_ms = clock_ms() - start_ms;
     struct registry_stats stats = {0};
@@ -283,11 +242,22 @@ static void fill_report(struct bake_report *out, struct run *run, int64_t start_
     out->has_quota = stats.has_quota;
     out->quota_remaining = stats.quota_remaining;
     out->quota_limit = stats.quota_limit;
-    out->vm_tasks = run->gate.entered;
+    out->vm_tasks = atomic_load(&run->vm_tasks);
     out->layers_ingested = atomic_load(&run->images.ingested);
     if (run->remote)
         out->remote = describe_remote(run->remote);
     out->store = store_stats(run->store);
+    return pins_moves(run->pins, &out->moves, &out->move_count, e);
+}
+
+/* Images that no task has any more leave the lock file when all tasks were asked for. */
+static int save_pins(struct run *run, const struct bake_report *r, struct err *e)
+{
+    bool all =
+        run->whole_set && run->options->pins.update && run->options->pins.update_name_count == 0;
+    for (size_t i = 0; i < r->count; i++)
+        all &= r->results[i].manifest[0] != 0;
+    return run->plan_only && !run->options->pins.update ? 0 : pins_save(run->pins, all, e);
 }
 
 int run_lock(int *fd, struct store *s, struct err *e)
@@ -298,6 +268,14 @@ int run_lock(int *fd, struct store *s, struct err *e)
         return err_hint(e, "wait for it to end, or use another store (--store)");
     }
     return rc;
+}
+
+static int finish_run(struct run *run, struct bake_report *out, int64_t start_ms, struct err *e)
+{
+    int rc = run_tasks(run, e);
+    if (rc == 0)
+        rc = fill_report(out, run, start_ms, e);
+    return rc < 0 ? rc : save_pins(run, out, e);
 }
 
 int bake_run(struct bake_report *out, struct store *s, const struct bake_options *o, struct err *e)
@@ -313,30 +291,50 @@ int bake_run(struct bake_report *out, struct store *s, const struct bake_options
     if (o->compression_level)
         store_set_compression_level(s, o->compression_level);
     struct run run;
-    rc = run_open(&run, s, o, e);
-    if (rc == 0)
-        rc = list_tasks(out, o, e);
-    /* Kernel and VMM are part of every task's key; what is missing is missing for all of them. */
-    if (rc == 0 && o->images.offline)
-        rc = guest_kernel_check(o->cache_dir, e);
-    if (rc == 0)
-        rc = machine_room_open(&run.machines, s, o->cache_dir, o->accel, o->cancel, e);
-    if (rc == 0)
+    run_init(&run, s, o, false);
+    rc = run_open(&run, out, e);
+    if (rc == 0 && out->count > 0)
         rc = journal_open(&run, &out->journal, e);
     if (rc == 0) {
         run_event(&run, &(struct bake_event){.kind = EVENT_RUN_STARTED, .count = out->count});
-        run_tasks(&run, out);
-        run.patient = true; /* what other bakers were at is left; that is waited for */
-        if (run.remote)
-            run_tasks(&run, out);
-        fill_report(out, &run, start_ms);
+        rc = finish_run(&run, out, start_ms, e);
+    }
+    if (rc == 0)
         run_event(&run, &(struct bake_event){
                             .kind = EVENT_RUN_FINISHED, .count = out->count, .report = out});
-    }
     run_close(&run);
     if (rc < 0)
         bake_report_fini(out);
     return rc;
+}
+
+int bake_plan(struct bake_report *out, struct store *s, const struct bake_options *o, struct err *e)
+{
+    int64_t start_ms = clock_ms();
+    *out = (struct bake_report){0};
+    struct run run;
+    run_init(&run, s, o, true);
+    int rc = run_open(&run, out, e);
+    if (rc == 0)
+        rc = finish_run(&run, out, start_ms, e);
+    run_close(&run);
+    if (rc < 0)
+        bake_report_fini(out);
+    return rc;
+}
+
+bool bake_is_rate_limited(const struct bake_report *r)
+{
+    bool limited = false;
+    for (size_t i = 0; i < r->count; i++) {
+        const struct bake_task_result *result = &r->results[i];
+        if (result->outcome != OUTCOME_FAILED)
+            continue;
+        if (result->err.class != ERR_RATE)
+            return false;
+        limited = true;
+    }
+    return limited;
 }
 
 static void free_text(const char *text)
@@ -351,8 +349,14 @@ void bake_report_fini(struct bake_report *r)
     for (size_t i = 0; i < r->count; i++) {
         free_text(r->results[i].task);
         free_text(r->results[i].alias);
+        free_text(r->results[i].image);
+        free_text(r->results[i].why);
+        free_text(r->results[i].pushed);
     }
     free(r->results);
+    for (size_t i = 0; i < r->move_count; i++)
+        free(r->moves[i].image);
+    free(r->moves);
     free(r->journal);
     json_free(r->remote);
     *r = (struct bake_report){0};

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/file.h"
 #include "base/log.h"
@@ -69,6 +70,8 @@ static struct json *key_document(const struct key_inputs *in)
     json_set(j, "storage_mb", json_new_integer((int64_t)in->task->storage_mb));
     json_set(j, "internet", json_new_bool(in->task->allow_internet));
     json_set(j, "env", json_env(in->task->env, in->task->env_count));
+    if (in->task->user) /* root leaves it out, as before there was a choice */
+        json_set(j, "user", json_new_string(in->task->user));
     json_set(j, "kernel", json_digest(&in->room->kernel.digest));
     json_set(j, "vmm", json_new_string(in->room->vmm));
     json_set(j, "accel", json_new_string(in->room->accel == VM_ACCEL_KVM ? "kvm" : "tcg"));
@@ -361,6 +364,31 @@ int template_load(struct template **out, struct store *s, const char *alias, str
 {
     int rc = load_alias(out, s, alias, e);
     return rc == -ERR_NOTFOUND ? load_by_task(out, s, alias, e) : rc;
+}
+
+int catalog_note(struct store *s, const char *alias, struct json *past, struct err *e)
+{
+    AUTO_FREE char *path = mem_printf("catalog/%s.json", alias);
+    AUTO_JSON struct json *pointer = NULL;
+    const char *task = NULL;
+    struct digest record;
+    struct stat st = {0};
+    int rc = path ? read_json(s, path, &pointer, NULL, e) : err_nomem(e, "catalog");
+    if (rc == 0)
+        rc = json_get_digest(pointer, "record", &record, e);
+    if (rc == 0)
+        rc = json_get_string(pointer, "task", &task, e);
+    if (rc < 0 || fstatat(store_dir(s), path, &st, 0) < 0)
+        return rc;
+    int64_t time_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
+    const struct json *other = json_member(past, task);
+    if (other && json_as_integer(json_member(other, "time_ns")) > time_ns)
+        return 0;
+    struct json *entry = json_new_object();
+    json_set(entry, "record", json_digest(&record));
+    json_set(entry, "time_ns", json_new_integer(time_ns));
+    json_set(past, task, entry);
+    return 0;
 }
 
 static int compare_names(const void *a, const void *b)

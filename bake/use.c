@@ -109,9 +109,8 @@ static int check_ready(struct guest *g, const struct template *t, struct err *e)
     return rc;
 }
 
-/* A running copy of the template. The guest borrows *disk. */
-static int open_copy(struct guest **out, struct block_map **disk, const struct template *t,
-                     const struct machine_room *r, struct err *e)
+int template_open_copy(struct guest **out, struct block_map **disk, const struct template *t,
+                       const struct machine_room *r, struct err *e)
 {
     int rc = store_get_map(r->store, &t->disk, disk, e);
     if (rc < 0)
@@ -127,7 +126,7 @@ int prove_template(const struct template *t, const struct machine_room *r, int64
     AUTO_BLOCK_MAP struct block_map *disk = NULL; /* outlives the guest: cleanups run backwards */
     AUTO_GUEST struct guest *g = NULL;
     int64_t start_ms = clock_ms();
-    int rc = open_copy(&g, &disk, t, r, e);
+    int rc = template_open_copy(&g, &disk, t, r, e);
     if (rc == 0)
         rc = check_ready(g, t, e);
     if (rc < 0)
@@ -148,7 +147,7 @@ static int run_in_copy(const struct template *t, const struct machine_room *r,
                               .input_len = command->input_len};
     AUTO_BLOCK_MAP struct block_map *disk = NULL;
     AUTO_GUEST struct guest *g = NULL;
-    int rc = open_copy(&g, &disk, t, r, e);
+    int rc = template_open_copy(&g, &disk, t, r, e);
     return rc < 0 ? rc : agent_run(g->agent, &exec, command->output, command->ctx, result, e);
 }
 

@@ -31,7 +31,7 @@ static int initial_context(struct guest_context *c, const struct oci_config *con
     if (rc < 0)
         return rc;
     c->workdir = mem_strdup(config->working_dir[0] ? config->working_dir : "/");
-    c->user = mem_strdup("root");
+    c->user = mem_strdup(task->user ? task->user : "root");
     return c->workdir && c->user ? 0 : err_nomem(e, "guest");
 }
 

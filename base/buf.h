@@ -16,11 +16,13 @@
 #define LIMIT_MANIFEST ((size_t)4 << 20) /* distribution-spec: registries cap manifests at 4 MiB */
 #define LIMIT_CONFIG ((size_t)8 << 20)   /* OCI image config */
 #define LIMIT_TOKEN ((size_t)1 << 20)    /* token and error replies of registries */
-#define LIMIT_REGISTRIES ((size_t)4 << 20)  /* registries.yaml */
-#define LIMIT_API_REPLY ((size_t)16 << 20)  /* template server replies */
-#define LIMIT_TASK_TOML ((size_t)4 << 20)   /* task.toml */
-#define LIMIT_RECIPE ((size_t)16 << 20)     /* recipe YAML, steps with payloads included */
-#define LIMIT_PATH ((size_t)4096)           /* path of an entry in an image: Linux PATH_MAX */
+#define LIMIT_REGISTRIES ((size_t)4 << 20)     /* registries.yaml */
+#define LIMIT_API_REPLY ((size_t)16 << 20)     /* template server replies */
+#define LIMIT_TASK_TOML ((size_t)4 << 20)      /* task.toml */
+#define LIMIT_TASK_MANIFEST ((size_t)64 << 20) /* list of tasks or of images */
+#define LIMIT_LOCK_FILE ((size_t)64 << 20)     /* tb2.lock */
+#define LIMIT_RECIPE ((size_t)16 << 20)        /* recipe YAML, steps with payloads included */
+#define LIMIT_PATH ((size_t)4096)              /* path of an entry in an image: Linux PATH_MAX */
 #define LIMIT_XATTRS ((size_t)64 << 10)     /* extended attributes of one entry, names and values */
 #define LIMIT_LAYER_INDEX ((size_t)1 << 30) /* decoded layer index */
 #define LIMIT_BLOCK_MAP ((size_t)1 << 30)   /* decoded block map */

@@ -8,7 +8,7 @@
  *
  * What the device can answer at once is answered there. A read that must wait (for a chunk that is
  * not in memory) goes to the workers, so that one missing chunk does not hold the reads of all
- * others up; the worker hands the result back through `done` and an eventfd that the ring watches.
+ * others up; so does a large request that others wait behind. The worker hands the result back through `done` and an eventfd that the ring watches.
  *
  * Bytes go between our buffers and the kernel's by read and write of /dev/ublkcN (UBLK_USER_COPY),
  * which any thread may call: buffers belong to threads, not to requests, so a device costs what its
@@ -36,7 +36,8 @@
 
 enum {
     IDLE_SECONDS = 1,
-    KEEP_SIZE = 64 << 10, /* bytes of a buffer that are not worth giving back */
+    SHARE_SIZE = 256 << 10, /* bytes from which on a request may go to a worker */
+    KEEP_SIZE = 64 << 10,   /* bytes of a buffer that are not worth giving back */
 };
 
 #define WAKE_TAG UINT64_MAX /* user_data of the eventfd's read */
@@ -236,12 +237,16 @@ static void watch_wake(struct loop *l)
     entry->user_data = WAKE_TAG;
 }
 
-static void on_request(struct loop *l, uint16_t tag)
+/* `more`: other requests wait behind this one. */
+static void on_request(struct loop *l, uint16_t tag, bool more)
 {
     struct ublk_queue *q = l->q;
-    if ((uint64_t)q->requests[tag].sectors * UBLK_SECTOR > KEEP_SIZE)
+    uint64_t size = (uint64_t)q->requests[tag].sectors * UBLK_SECTOR;
+    /* Large copies are worth another processor. */
+    bool here = !more || size < SHARE_SIZE;
+    if (here && size > KEEP_SIZE)
         l->dirty = true;
-    int32_t result = answer(q, tag, q->buffer, false);
+    int32_t result = here ? answer(q, tag, q->buffer, false) : -EAGAIN;
     if (result != -EAGAIN) {
         command(l, UBLK_IO_COMMIT_AND_FETCH, tag, result);
         return;
@@ -263,12 +268,12 @@ static void on_wake(struct loop *l)
     watch_wake(l);
 }
 
-static void on_completion(struct loop *l, const struct io_uring_cqe *completion)
+static void on_completion(struct loop *l, const struct io_uring_cqe *completion, bool more)
 {
     if (completion->user_data == WAKE_TAG)
         on_wake(l);
     else if (completion->res == 0)
-        on_request(l, (uint16_t)completion->user_data);
+        on_request(l, (uint16_t)completion->user_data, more);
     else
         l->active--;
 }
@@ -296,11 +301,11 @@ static void serve(struct loop *l)
             return;
         }
         struct io_uring_cqe *completion;
-        unsigned head, count = 0;
+        unsigned head, count = 0, ready = io_uring_cq_ready(&l->ring);
         io_uring_for_each_cqe(&l->ring, head, completion)
         {
-            on_completion(l, completion);
             count++;
+            on_completion(l, completion, count < ready);
         }
         io_uring_cq_advance(&l->ring, count);
     }

@@ -20,6 +20,9 @@ enum {
     EXIT_USAGE = 2,
     EXIT_ENVIRONMENT = 3,
     EXIT_BUSY = 4,
+    EXIT_NOTHING = 5, /* nothing to do; only where --detailed-status asks for it */
+    EXIT_RATE_LIMITED =
+        6, /* a far end limits how often it may be asked; of a bake: nothing else failed */
     EXIT_TOOL_FAILED = 125, /* `run`: the tool failed, not the command */
     EXIT_INTERRUPTED = 130,
 };
@@ -34,6 +37,7 @@ struct global_options {
     const char *registries; /* --registries; NULL: the usual places */
     const char *ca_file;    /* --ca */
     struct cancel *cancel;
+    struct cancel *drain; /* see drain_first */
 };
 
 struct option_row;
@@ -42,20 +46,23 @@ struct command {
     const char *name;
     const char *arguments; /* for the usage line */
     const char *summary;
-    /* Table of its own options (cli/options.h), up to a row of zeros; NULL: it reads its options
-     * itself, and `summary` has their help. */
+    /* Table of its own options (cli/options.h), up to a row of zeros; NULL: it has none. */
     const struct option_row *options;
-    const char *notes; /* what --help says after the table; NULL: nothing */
+    bool operands_end_options; /* what follows the first operand is for another program */
+    const char *notes;         /* what --help says after the table; NULL: nothing */
     /* argv[0] is the command's name. Returns the exit status. */
     int (*run)(struct global_options *g, int argc, char **argv);
 };
 
 extern const struct command command_bake;
+extern const struct command command_plan;
+extern const struct command command_golden;
 extern const struct command command_ls;
 extern const struct command command_show;
 extern const struct command command_run;
 extern const struct command command_verify;
 extern const struct command command_disk;
+extern const struct command command_push;
 extern const struct command command_remote;
 extern const struct command command_store;
 extern const struct command command_image;
@@ -99,6 +106,9 @@ int remote_lease(int64_t *lease_ms, struct err *e) MUST_USE;
  * takes chunks from; neither where no URL is set. */
 int open_remote(struct remote **out, struct store **s, const struct global_options *g,
                 const char *url, struct err *e) MUST_USE;
+/* From now on the first SIGINT sets global_options.drain, the next one global_options.cancel. */
+void drain_first(void);
+
 /* Reads --registries, or the file in the usual place that is there, and --ca; for
  * registry_network_fini. */
 int open_network(struct registry_network *out, const struct global_options *g,

@@ -7,7 +7,16 @@
 #include "cli/bake_arguments.h"
 #include "cli/ui.h"
 
-static int report_status(const struct bake_report *r)
+static bool did_nothing(const struct bake_report *r)
+{
+    for (size_t i = 0; i < r->count; i++) {
+        if (r->results[i].outcome != OUTCOME_UNCHANGED)
+            return false;
+    }
+    return true;
+}
+
+static int report_status(const struct bake_arguments *a, const struct bake_report *r)
 {
     int status = EXIT_ALL_READY;
     for (size_t i = 0; i < r->count; i++) {
@@ -16,14 +25,21 @@ static int report_status(const struct bake_report *r)
         if (r->results[i].outcome == OUTCOME_FAILED)
             status = EXIT_SOME_FAILED;
     }
-    return status;
+    if (status == EXIT_SOME_FAILED && bake_is_rate_limited(r))
+        return EXIT_RATE_LIMITED;
+    return status == EXIT_ALL_READY && a->detailed_status && did_nothing(r) ? EXIT_NOTHING : status;
+}
+
+static enum ui_mode find_mode(const struct global_options *g)
+{
+    const char *term = getenv("TERM");
+    bool live = isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
+    return g->json ? UI_JSON : live ? UI_LIVE : UI_PLAIN;
 }
 
 static int bake(struct bake_arguments *a, struct global_options *g)
 {
-    const char *term = getenv("TERM");
-    bool live = isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
-    enum ui_mode mode = g->json ? UI_JSON : live ? UI_LIVE : UI_PLAIN;
+    enum ui_mode mode = find_mode(g);
     struct err e = ERR_INIT;
     AUTO_STORE struct store *s = NULL;
     struct ui *ui = NULL;
@@ -35,18 +51,20 @@ static int bake(struct bake_arguments *a, struct global_options *g)
         rc = ui_new(&ui, mode, g->verbose, &e);
     if (rc < 0)
         return report_error(&e);
+    drain_first();
     a->bake.images = a->images.options;
     a->bake.cache_dir = g->cache_dir;
     a->bake.accel = g->accel;
     a->bake.cancel = g->cancel;
+    a->bake.drain = g->drain;
     a->bake.events = ui_event;
     a->bake.events_ctx = ui;
     rc = bake_run(&report, s, &a->bake, &e);
     ui_free(ui);
     if (rc < 0)
         return report_error(&e);
-    ui_report(&report, mode);
-    int status = report_status(&report);
+    ui_report(&report, mode, a->changed);
+    int status = report_status(a, &report);
     bake_report_fini(&report);
     return status;
 }
@@ -55,8 +73,9 @@ static int run(struct global_options *g, int argc, char **argv)
 {
     struct bake_arguments a = {0};
     struct err e = ERR_INIT;
-    int status = -1;
-    int rc = bake_arguments_parse(&a, &command_bake, g, argc, argv, &status, &e);
+    struct parsing p = {.command = &command_bake, .globals = g};
+    int rc = bake_arguments_parse(&a, &p, argc, argv, &e);
+    int status = p.status;
     if (rc < 0)
         status = report_error(&e);
     else if (status < 0)
@@ -73,8 +92,12 @@ const struct command command_bake = {
     .notes =
         "With E2B_API_URL set (and E2B_API_KEY, or E2B_API_KEY_FILE), templates are registered\n"
         "with that server too.\n\n"
+        "The first Ctrl-C lets what runs come to its end and begins nothing new, the second one\n"
+        "stops; either way the same command goes on from there.\n\n"
         "The table's times: PULL resolve and pull, DISK ingest and assemble, WARM boot, steps and\n"
         "ready check, SNAPSHOT snapshot and proof. Exit status: 0 all ready, 1 a task failed,\n"
-        "2 wrong usage or input, 3 nothing was begun, 4 the store is in use, 130 cancelled.",
+        "2 wrong usage or input, 3 nothing was begun, 4 the store is in use, 5 nothing to do "
+        "(with\n"
+        "--detailed-status), 6 failed for nothing but rate limits, 130 cancelled.",
     .run = run,
 };

@@ -28,10 +28,7 @@ static const struct option_row rows[] = {
 /* An exit status, or -1 to go on. */
 static int parse(struct arguments *a, struct global_options *g, int argc, char **argv)
 {
-    struct err e = ERR_INIT;
-    int status = -1;
-    if (options_parse(a, &command_image, g, argc, argv, &status, &e) < 0)
-        return report_error(&e);
+    int status = options_read(&command_image, g, a, argc, argv);
     if (status >= 0)
         return status;
     if (optind == argc)

@@ -431,11 +431,7 @@ static int check_arguments(const struct arguments *a, const struct subcommand *s
 static int run_arguments(struct arguments *a, int argc, char **argv)
 {
     struct global_options *g = a->global;
-    struct err e = ERR_INIT;
-    int status;
-    int rc = options_parse(a, &command_store, g, argc, argv, &status, &e);
-    if (rc < 0)
-        return report_error(&e);
+    int status = options_read(&command_store, g, a, argc, argv);
     if (status >= 0)
         return status;
     if (optind == argc)
@@ -448,8 +444,9 @@ static int run_arguments(struct arguments *a, int argc, char **argv)
     status = check_arguments(a, sub);
     if (status >= 0)
         return status;
+    struct err e = ERR_INIT;
     AUTO_STORE struct store *s = NULL;
-    rc = image_arguments_open(&a->images, g, &e);
+    int rc = image_arguments_open(&a->images, g, &e);
     if (rc == 0)
         rc = open_existing_store(&s, g, &e);
     return rc < 0 ? report_error(&e) : sub->run(a, s, &e);

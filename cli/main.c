@@ -21,16 +21,28 @@
 #endif
 
 static const struct command *const commands[] = {
-    &command_bake,   &command_ls,     &command_show,   &command_run,
-    &command_verify, &command_remote, &command_image,  &command_disk,
-    &command_store,  &command_attach, &command_detach, &command_devices,
+    &command_bake,   &command_plan,   &command_ls,     &command_show,   &command_run,
+    &command_verify, &command_golden, &command_push,   &command_remote, &command_image,
+    &command_disk,   &command_store,  &command_attach, &command_detach, &command_devices,
 };
 
 /* Set before the signal handlers are, never changed after: what they act on. */
 static struct cancel interrupt = {.fd = -1};
 
+static struct cancel drain = {.fd = -1};
+static volatile sig_atomic_t drains; /* 1 once a command has asked for it */
+
+void drain_first(void)
+{
+    drains = 1;
+}
+
 static void on_signal(int number)
 {
+    if (number == SIGINT && drains && !cancel_is_set(&drain) && !cancel_is_set(&interrupt)) {
+        cancel_set(&drain);
+        return;
+    }
     if (cancel_is_set(&interrupt))
         _exit(128 + number); /* the second one: at once; the VMs die with their starter */
     cancel_set(&interrupt);
@@ -200,6 +212,8 @@ int report_error(const struct err *e)
     show_error(stderr, "", e);
     if (e->class == ERR_INPUT)
         return EXIT_USAGE;
+    if (e->class == ERR_RATE)
+        return EXIT_RATE_LIMITED;
     if (e->class == ERR_BUSY)
         return EXIT_BUSY;
     return e->class == ERR_CANCELLED ? EXIT_INTERRUPTED : EXIT_ENVIRONMENT;
@@ -272,8 +286,10 @@ int main(int argc, char **argv)
         .cache_dir = absolute(
             default_path("TB2_BAKE_CACHE", "XDG_CACHE_HOME", ".cache", "/var/cache/tb2-bake")),
         .cancel = &interrupt,
+        .drain = &drain,
     };
-    if (!g.store_path || !g.cache_dir || cancel_init(&interrupt, &e) < 0) {
+    if (!g.store_path || !g.cache_dir || cancel_init(&interrupt, &e) < 0 ||
+        cancel_init(&drain, &e) < 0) {
         fputs("tb2-bake: out of memory\n", stderr);
         return EXIT_ENVIRONMENT;
     }

@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "cli/cmd.h"
+#include "cli/event_writer.h"
 
 enum {
     REDRAW_MS = 200,
@@ -35,7 +36,6 @@ struct row {
     char task[TASK_SHOWN_MAX];             /* harmless on a terminal */
     enum bake_stage stage;
     int64_t stage_start_ms;
-    int64_t task_start_ms;
     uint64_t done;
     uint64_t total;
     char output[OUTPUT_SHOWN_MAX]; /* last line that the task's steps printed */
@@ -43,6 +43,7 @@ struct row {
 
 struct ui {
     enum ui_mode mode;
+    struct event_writer *writer; /* with UI_JSON */
     bool verbose;
     FILE *out; /* stderr; buffered with UI_LIVE, so that a frame is one write */
     pthread_mutex_t lock;
@@ -169,16 +170,26 @@ static struct row *find_row(struct ui *u, const struct bake_task_result *result)
         if (u->rows[i].result == result)
             return &u->rows[i];
     }
-    if (u->row_count == ROWS_MAX)
-        return NULL;
+    return NULL;
+}
+
+/* NULL when there are too many to be shown. */
+static struct row *add_row(struct ui *u, const struct bake_task_result *result)
+{
+    struct row *found = find_row(u, result);
+    if (found || u->row_count == ROWS_MAX)
+        return found;
     struct row *r = &u->rows[u->row_count++];
-    *r = (struct row){.result = result, .task_start_ms = clock_ms()};
+    *r = (struct row){.result = result};
     text_harmless(r->task, sizeof(r->task), result->task);
     return r;
 }
 
-static void drop_row(struct ui *u, struct row *r)
+static void drop_row(struct ui *u, const struct bake_task_result *result)
 {
+    struct row *r = find_row(u, result);
+    if (!r)
+        return;
     size_t at = (size_t)(r - u->rows);
     memmove(r, r + 1, (u->row_count - at - 1) * sizeof(*r));
     u->row_count--;
@@ -189,96 +200,138 @@ static bool is_good(const struct bake_task_result *r)
     return r->outcome == OUTCOME_READY || r->outcome == OUTCOME_UNCHANGED;
 }
 
+static bool was_begun(const struct bake_task_result *r)
+{
+    return r->outcome != OUTCOME_CANCELLED || r->stage != STAGE_PLAN;
+}
+
 /* What the last column says: the alias of a template, or where a task ended without one. */
 static const char *last_column(const struct bake_task_result *r, char *text, size_t len)
 {
     if (is_good(r))
         return r->alias ? r->alias : "";
-    bool begun = r->outcome != OUTCOME_CANCELLED || r->stage != STAGE_PLAN;
-    if (begun)
+    if (was_begun(r))
         snprintf(text, len, "(in %s)", bake_stage_name(r->stage));
     else
         snprintf(text, len, "(not begun)");
     return text;
 }
 
-static void print_finished(const struct ui *u, const struct row *r)
+static int64_t busy_ms(const struct bake_task_result *r)
 {
-    const struct bake_task_result *result = r->result;
-    char time[SIZE_TEXT_MAX];
-    char last[SIZE_TEXT_MAX];
-    print_duration(clock_ms() - r->task_start_ms, time);
-    fprintf(u->out, "%-*s %-9s %8s  %s\n", NAME_WIDTH, r->task, bake_outcome_name(result->outcome),
-            time, last_column(result, last, sizeof(last)));
-    if (result->outcome != OUTCOME_FAILED)
-        return;
-    show_error(u->out, "  ", &result->err);
+    int64_t sum = 0;
+    for (int i = 0; i < STAGE_COUNT; i++)
+        sum += r->stage_ms[i];
+    return sum;
 }
 
-static void note_finished(struct ui *u, struct row *r)
+static void print_finished(const struct ui *u, const struct bake_task_result *r)
+{
+    char name[TASK_SHOWN_MAX];
+    char time[SIZE_TEXT_MAX];
+    char last[SIZE_TEXT_MAX];
+    text_harmless(name, sizeof(name), r->task);
+    fprintf(u->out, "%-*s %-9s %8s  %s\n", NAME_WIDTH, name, bake_outcome_name(r->outcome),
+            print_duration(busy_ms(r), time), last_column(r, last, sizeof(last)));
+    if (r->outcome == OUTCOME_FAILED)
+        show_error(u->out, "  ", &r->err);
+}
+
+static void note_finished(struct ui *u, const struct bake_task_result *r)
 {
     u->finished++;
-    if (r->result->outcome == OUTCOME_FAILED)
+    if (r->outcome == OUTCOME_FAILED)
         u->failed++;
-    if (r->result->outcome != OUTCOME_CANCELLED || r->stage_start_ms)
+    if (was_begun(r))
         print_finished(u, r);
     drop_row(u, r);
 }
 
-static void take_event(struct ui *u, const struct bake_event *event)
+static void note_stage(struct ui *u, const struct bake_task_result *result)
 {
-    if (event->kind == EVENT_RUN_STARTED) {
-        u->tasks = event->count;
-        return;
-    }
-    struct row *r = event->result ? find_row(u, event->result) : NULL;
-    if (!r)
-        return;
-    switch (event->kind) {
-    case EVENT_STAGE_STARTED:
-        r->stage = r->result->stage;
+    struct row *r = add_row(u, result);
+    if (r) {
+        r->stage = result->stage;
         r->stage_start_ms = clock_ms();
         r->output[0] = 0;
-        if (u->mode == UI_PLAIN)
-            fprintf(u->out, "%s: %s\n", r->task, bake_stage_name(r->stage));
-        break;
-    case EVENT_PROGRESS:
+    }
+    if (u->mode != UI_PLAIN)
+        return;
+    char name[TASK_SHOWN_MAX];
+    text_harmless(name, sizeof(name), result->task);
+    fprintf(u->out, "%s: %s\n", name, bake_stage_name(result->stage));
+}
+
+/* A task without a row is not seen at work; its end is. */
+static void note_row(struct ui *u, struct row *r, const struct bake_event *event)
+{
+    if (event->kind == EVENT_PROGRESS) {
         r->done = event->done;
         r->total = event->total;
-        break;
-    case EVENT_OUTPUT:
-        text_harmless(r->output, sizeof(r->output), event->text);
-        if (u->verbose && u->mode == UI_PLAIN)
-            fprintf(u->out, "%s: | %s\n", r->task, r->output);
-        break;
-    case EVENT_TASK_FINISHED:
-        note_finished(u, r);
-        break;
+        return;
+    }
+    text_harmless(r->output, sizeof(r->output), event->text);
+    if (u->verbose && u->mode == UI_PLAIN)
+        fprintf(u->out, "%s: | %s\n", r->task, r->output);
+}
+
+static void take_event(struct ui *u, const struct bake_event *event)
+{
+    struct row *r = NULL;
+    switch (event->kind) {
     case EVENT_RUN_STARTED:
+        u->tasks = event->count;
+        break;
+    case EVENT_STAGE_STARTED:
+        note_stage(u, event->result);
+        break;
+    case EVENT_PROGRESS:
+    case EVENT_OUTPUT:
+        r = find_row(u, event->result);
+        if (r)
+            note_row(u, r, event);
+        break;
+    case EVENT_TASK_WAITING:
+        drop_row(u, event->result);
+        break;
+    case EVENT_TASK_RETRIED: {
+        char name[TASK_SHOWN_MAX];
+        char text[OUTPUT_SHOWN_MAX];
+        text_harmless(name, sizeof(name), event->result->task);
+        text_harmless(text, sizeof(text), event->text);
+        fprintf(u->out, "%s: %s, to be tried again: %s\n", name,
+                bake_stage_name(event->result->stage), text);
+        break;
+    }
+    case EVENT_TASK_FINISHED:
+        note_finished(u, event->result);
+        break;
     case EVENT_RUN_FINISHED:
         break;
     }
 }
 
-static void print_event_json(const struct bake_event *event)
+static void put_event_json(struct ui *u, const struct bake_event *event)
 {
+    if (event->kind == EVENT_TASK_WAITING)
+        return;
     struct err ignored = ERR_INIT;
     AUTO_JSON struct json *j = bake_event_json(event);
-    AUTO_FREE char *text = NULL;
+    char *text = NULL;
     if (json_print(j, 0, &text, &ignored) == 0)
-        puts(text);
-    fflush(stdout);
+        event_writer_put(u->writer, text,
+                         event->kind == EVENT_PROGRESS || event->kind == EVENT_OUTPUT);
 }
 
 void ui_event(void *ui, const struct bake_event *event)
 {
     struct ui *u = ui;
     if (u->mode == UI_JSON) {
-        print_event_json(event);
+        put_event_json(u, event);
         return;
     }
     pthread_mutex_lock(&u->lock);
-    if (event->kind == EVENT_TASK_FINISHED)
+    if (event->kind == EVENT_TASK_FINISHED || event->kind == EVENT_TASK_RETRIED)
         erase_block(u);
     take_event(u, event);
     fflush(u->out);
@@ -312,6 +365,11 @@ int ui_new(struct ui **out, enum ui_mode mode, bool verbose, struct err *e)
     }
     u->verbose = verbose;
     u->start_ms = clock_ms();
+    int rc = mode == UI_JSON ? event_writer_new(&u->writer, stdout, e) : 0;
+    if (rc < 0) {
+        free(u);
+        return rc;
+    }
     pthread_mutex_init(&u->lock, NULL);
     pthread_cond_init(&u->stop_cond, NULL);
     log_set_sink(log_line, u, verbose ? LOG_DEBUG : LOG_INFO);
@@ -326,6 +384,7 @@ void ui_free(struct ui *u)
     if (!u)
         return;
     log_to_stderr(u->verbose);
+    event_writer_free(u->writer);
     if (u->drawing) {
         pthread_mutex_lock(&u->lock);
         u->stop = true;
@@ -395,7 +454,7 @@ static void print_task(const struct bake_task_result *r, const struct table *t)
            last_column(r, columns[5], sizeof(columns[5])));
 }
 
-static void print_failures(const struct bake_report *r)
+void ui_failures(const struct bake_report *r)
 {
     for (size_t i = 0; i < r->count; i++) {
         const struct bake_task_result *result = &r->results[i];
@@ -403,6 +462,20 @@ static void print_failures(const struct bake_report *r)
             continue;
         putchar('\n');
         show_error(stdout, "", &result->err);
+    }
+}
+
+void ui_moves(const struct bake_report *r)
+{
+    for (size_t i = 0; i < r->move_count; i++) {
+        const struct image_move *m = &r->moves[i];
+        char image[TASK_SHOWN_MAX];
+        text_harmless(image, sizeof(image), m->image);
+        printf("%s%s: %s\n", i == 0 ? "\nimages that moved:\n  " : "  ", image,
+               m->was[0] ? "was" : "new");
+        if (m->was[0])
+            printf("    %s, is\n", m->was);
+        printf("    %s\n", m->now);
     }
 }
 
@@ -423,10 +496,14 @@ static void print_traffic(const struct bake_report *r)
                (unsigned long long)r->quota_remaining);
 }
 
-void ui_report(const struct bake_report *r, enum ui_mode mode)
+void ui_report(const struct bake_report *r, enum ui_mode mode, bool changed)
 {
     if (mode == UI_JSON)
         return;
+    if (r->count == 0) {
+        puts("nothing to do: no task is selected");
+        return;
+    }
     size_t counts[OUTCOME_CANCELLED + 1] = {0};
     for (size_t i = 0; i < r->count; i++)
         counts[r->results[i].outcome]++;
@@ -435,9 +512,12 @@ void ui_report(const struct bake_report *r, enum ui_mode mode)
     if (t.all_columns)
         printf("%8s  %8s  %8s  %8s  ", "PULL", "DISK", "WARM", "SNAPSHOT");
     printf("%8s  %s\n", "TOTAL", "ALIAS");
-    for (size_t i = 0; i < r->count; i++)
-        print_task(&r->results[i], &t);
-    print_failures(r);
+    for (size_t i = 0; i < r->count; i++) {
+        if (!changed || r->results[i].outcome != OUTCOME_UNCHANGED)
+            print_task(&r->results[i], &t);
+    }
+    ui_failures(r);
+    ui_moves(r);
     char time[SIZE_TEXT_MAX];
     char pulled[SIZE_TEXT_MAX];
     char stored[SIZE_TEXT_MAX];

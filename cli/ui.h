@@ -19,7 +19,11 @@ int ui_new(struct ui **out, enum ui_mode mode, bool verbose, struct err *e) MUST
 void ui_free(struct ui *u);
 /* A bake_event_sink whose ctx is the ui. */
 void ui_event(void *ui, const struct bake_event *event);
-/* The table at the end, to stdout (stderr with UI_JSON: nothing, events said it all). */
-void ui_report(const struct bake_report *r, enum ui_mode mode);
+/* The table at the end, to stdout (with UI_JSON nothing: events said it all). With `changed`, tasks that
+ * are up to date are left out. */
+void ui_report(const struct bake_report *r, enum ui_mode mode, bool changed);
+/* Its parts: what failed and why; which images moved. */
+void ui_failures(const struct bake_report *r);
+void ui_moves(const struct bake_report *r);
 
 #endif

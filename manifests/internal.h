@@ -134,6 +134,13 @@ int node_env(struct env_pair **out, size_t *count, const char *path, const struc
              struct err *e) MUST_USE;
 void argv_free(char **argv);
 
+/* ---- Sets (task_set.c) --------------------------------------------------------------------- */
+
+/* Adds an entry; borrowed until the next one. ERR_LIMIT past what a set may hold. */
+int task_set_add(struct task_set *set, const char *name, struct task_entry **out,
+                 struct err *e) MUST_USE;
+void task_set_sort(struct task_set *set);
+
 /* ---- Helpers (text.c) ---------------------------------------------------------------------- */
 
 /* Text from a file as it may stand in a message: control characters as '?', long text cut. */

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/digest.h"
 #include "base/err.h"
 #include "base/json.h"
 
@@ -56,7 +57,7 @@ bool toml_bool(const struct toml *t);
 
 enum node_kind { NODE_SCALAR, NODE_SEQUENCE, NODE_MAPPING };
 
-enum { NODE_DEPTH_MAX = 32, NODE_COUNT_MAX = 100000 };
+enum { NODE_DEPTH_MAX = 32, NODE_COUNT_MAX = 1000000 };
 
 struct node {
     enum node_kind kind;
@@ -116,6 +117,7 @@ struct task {
     uint64_t alias_memory_mb;
     uint64_t build_timeout_ms; /* default 600,000 */
     bool allow_internet;       /* default true */
+    char *user;                /* who runs the recipe's steps; NULL: root */
     struct env_pair *env;      /* [environment.env], sorted by name */
     size_t env_count;
     /* Names in [environment.env] whose value is "${NAME}" or "${NAME:-default}", sorted: meant to
@@ -137,11 +139,119 @@ void task_free(struct task *t);
 DEFINE_AUTO(task, task_free)
 #define AUTO_TASK CLEANUP(task_free_auto_)
 
-/*
- * Names of the tasks of a set: the sub-directories of `directory` that hold a task.toml, sorted by
- * bytes. Free each name and the list with free().
- */
-int task_list(char ***names, size_t *count, const char *directory, struct err *e) MUST_USE;
+/* ---- Sets of tasks ----------------------------------------------------------------------- */
+
+/* Names are unique in a set. Of a directory, a name is the path below it ("fix-git",
+ * "group/fix-git"), and the task is not read yet; of a list, the task is. */
+struct task_entry {
+    char *name;
+    char *directory;   /* NULL: of a list */
+    struct task *task; /* NULL: of a directory */
+};
+
+struct task_set {
+    char *source; /* path of the directory or file, for messages */
+    bool directory;
+    struct task_entry *entries; /* sorted by the bytes of their names */
+    size_t count;
+    size_t capacity;
+};
+
+/* The directories below `directory` that hold a task.toml, at any depth up to 8; none is looked for
+ * in a task, in a hidden directory or behind a link to a directory that is no task itself. */
+int task_set_open(struct task_set **out, const char *directory, struct err *e) MUST_USE;
+/* A list of tasks (docs/formats/task-list.md), YAML or JSON. */
+int task_set_load(struct task_set **out, const char *path, struct err *e) MUST_USE;
+int task_set_parse(struct task_set **out, const char *path, const void *text, size_t len,
+                   struct err *e) MUST_USE;
+/* A list of images: a line each, with the task's name behind it if it is to have another than the
+ * image. */
+int task_set_load_images(struct task_set **out, const char *path, struct err *e) MUST_USE;
+void task_set_free(struct task_set *set);
+DEFINE_AUTO(task_set, task_set_free)
+#define AUTO_TASK_SET CLEANUP(task_set_free_auto_)
+
+struct task_selection {
+    /* Names and globs (*, ?, [...]); one without a slash is for the last part of a name too. None:
+     * all. */
+    const char *const *names;
+    size_t name_count;
+    const char *const *excludes; /* the same, left out */
+    size_t exclude_count;
+    /* Share `shard` (from 1) of `shard_count` (below 2: everything): equal parts of the costs, the
+     * same on every machine with the same names and costs. */
+    unsigned shard;
+    unsigned shard_count;
+    /* Cost of an entry in any unit; 0: not known. NULL: none is. */
+    uint64_t (*cost)(void *ctx, size_t entry);
+    void *ctx;
+};
+
+/* Says in marks[i] whether entry i is selected. ERR_INPUT for a name that matches nothing. */
+int task_select(const struct task_set *set, const struct task_selection *s, bool *marks,
+                struct err *e) MUST_USE;
+
+/* ---- Lock file (docs/formats/lock.md) ----------------------------------------------------- */
+
+struct lock_entry {
+    char *image; /* as tasks write it */
+    struct digest digest;
+    uint64_t size; /* bytes of its layers as they are pulled; 0: not known */
+};
+
+struct lock {
+    struct lock_entry *entries; /* sorted by image */
+    size_t count;
+    size_t capacity;
+};
+
+int lock_load(struct lock **out, const char *path, struct err *e) MUST_USE;
+int lock_parse(struct lock **out, const char *text, const char *name, struct err *e) MUST_USE;
+/* NULL when there is no such entry; borrowed until the next lock_set. */
+const struct lock_entry *lock_find(const struct lock *l, const char *image);
+int lock_set(struct lock *l, const char *image, const struct digest *digest, uint64_t size,
+             struct err *e) MUST_USE;
+/* As a text; free with free(). */
+int lock_print(const struct lock *l, char **out, struct err *e) MUST_USE;
+/* Replaces the file atomically. */
+int lock_save(const struct lock *l, const char *path, struct err *e) MUST_USE;
+void lock_free(struct lock *l);
+DEFINE_AUTO(lock, lock_free)
+#define AUTO_LOCK CLEANUP(lock_free_auto_)
+
+/* ---- A task's solution and tests ---------------------------------------------------------- */
+
+struct trial_variable {
+    char *name;
+    char *value; /* NULL: only the host has one */
+    char *host;  /* name of the host's variable that comes first; NULL: the value is literal */
+};
+
+/* One of the two scripts. */
+struct trial_script {
+    uint64_t timeout_ms; /* default 600,000 */
+    char *user;          /* NULL: the image's */
+    struct trial_variable *env;
+    size_t env_count;
+};
+
+/* How a harness runs a task's own scripts, where task.toml says so. */
+struct task_trial {
+    struct trial_script solve;  /* [agent] timeout_sec, user; [solution.env] */
+    struct trial_script test;   /* [verifier] timeout_sec, user, env */
+    struct trial_variable *env; /* [environment.env]: for both */
+    size_t env_count;
+};
+
+/* Reads DIRECTORY/task.toml. ERR_INPUT with file, line and column; ERR_UNSUPPORTED for a task that is
+ * more than one script after the other. */
+int task_trial_load(struct task_trial **out, const char *directory, struct err *e) MUST_USE;
+/* The same from text; `path` stands in errors. */
+int task_trial_parse(struct task_trial **out, const char *path, const void *text, size_t len,
+                     struct err *e) MUST_USE;
+void task_trial_free(struct task_trial *t);
+DEFINE_AUTO(task_trial, task_trial_free)
+#define AUTO_TASK_TRIAL CLEANUP(task_trial_free_auto_)
 
 /* ---- Recipes ----------------------------------------------------------------------------- */
 

@@ -427,5 +427,6 @@ void task_free(struct task *t)
     free(t->name);
     free(t->directory);
     free(t->image);
+    free(t->user);
     free(t);
 }

@@ -22,7 +22,6 @@ static void open_full_world(struct world *w, struct digest layers[3])
     for (uint64_t i = 0; i < 3; i++)
         layers[i] = put_layer(w->store, 1000 + i, 150000);
     struct digest manifest = put_image(w->store, layers, 3);
-    put_tag(w->store, "r.example/a:1", &manifest);
     assert_ok(put_template(w->store, alias_a, 100, &manifest, &e));
     assert_ok(put_template(w->store, alias_b, 102, &manifest, &e));
 }
@@ -133,13 +132,12 @@ static void every_bit(void **state)
     struct err e = ERR_INIT;
     world_open(&w);
     assert_ok(put_template(w.store, alias_a, 100, NULL, &e));
-    put_tag(w.store, "r.example/a:1", NULL);
     struct file_list l;
     list_files(&l, &w);
     bool chunk = false;
     for (size_t i = 0; i < l.count; i++) {
-        bool pointer = strncmp(l.paths[i], "catalog/", 8) == 0 ||
-                       strncmp(l.paths[i], "keys/", 5) == 0 || strncmp(l.paths[i], "refs/", 5) == 0;
+        bool pointer =
+            strncmp(l.paths[i], "catalog/", 8) == 0 || strncmp(l.paths[i], "keys/", 5) == 0;
         bool first_chunk = !chunk && strncmp(l.paths[i], "chunks/", 7) == 0;
         chunk |= first_chunk;
         for (uint64_t bit = 0; (pointer || first_chunk) && bit < l.sizes[i] * 8; bit++) {
@@ -167,6 +165,43 @@ static void chunk_path(const struct digest *d, char path[256])
     char hex[DIGEST_TEXT_MAX];
     digest_hex(d, hex);
     snprintf(path, 256, "chunks/%.2s/%s", hex, hex);
+}
+
+/* What tags stood for: a damaged record is told and removed, and touches nothing. */
+static void tag_records(void **state)
+{
+    (void)state;
+    static const char good[] =
+        "{\"reference\":\"a.example/app:1\",\"digest\":\"sha256:"
+        "0000000000000000000000000000000000000000000000000000000000000001\"}";
+    static const struct {
+        const char *name; /* whose digest the file's name is */
+        const char *text;
+        size_t problems;
+    } rows[] = {
+        {"a.example/app:1", good, 0}, {"a.example/app:2", good, 1}, /* about another name */
+        {"a.example/app:1", "{}", 1}, {"a.example/app:1", "", 1},   {"a.example/app:1", "[", 1},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct world w;
+        struct err e = ERR_INIT;
+        struct digest d;
+        char path[80];
+        char hex[DIGEST_TEXT_MAX];
+        world_open(&w);
+        digest_bytes(&d, rows[i].name, strlen(rows[i].name));
+        snprintf(path, sizeof(path), "refs/%s", digest_hex(&d, hex));
+        assert_ok(file_make_dirs(store_dir(w.store), "refs", &e));
+        assert_ok(file_put(store_tmp_dir(w.store), store_dir(w.store), path, rows[i].text,
+                           strlen(rows[i].text), &e));
+        struct fsck_report r = check(&w, true);
+        assert_int_equal(r.checked[UPKEEP_TAG].count, 1);
+        assert_int_equal(r.count, rows[i].problems);
+        assert_int_equal(r.left, 0);
+        assert_int_equal(file_exists(store_dir(w.store), path), rows[i].problems == 0);
+        fsck_report_fini(&r);
+        world_close(&w);
+    }
 }
 
 /* What a bad or missing object touches, and what becomes of it. */
@@ -325,6 +360,7 @@ int main(void)
         cmocka_unit_test(a_sound_store),
         cmocka_unit_test(random_bits),
         cmocka_unit_test(every_bit),
+        cmocka_unit_test(tag_records),
         cmocka_unit_test(what_breaks),
         cmocka_unit_test(what_is_lost_is_made_again),
         cmocka_unit_test(a_source_mends_chunks),

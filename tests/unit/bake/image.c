@@ -331,19 +331,19 @@ static void offline(void **state UNUSED)
         int rc;
         const char *says;
     } cases[] = {
-        {"all_is_there", "{\"digest\":\"%s\",\"reference\":\"" NAME "\"}", NAME, true, true, 0, ""},
-        {"the_name_is_spelled_otherwise", "{\"digest\":\"%s\",\"reference\":\"" NAME "\"}",
+        {"all_is_there", "{\"reference\":\"" NAME "\",\"digest\":\"%s\"}", NAME, true, true, 0, ""},
+        {"the_name_is_spelled_otherwise", "{\"reference\":\"" NAME "\",\"digest\":\"%s\"}",
          "docker://" NAME, true, true, 0, ""},
         {"no_record", NULL, NAME, true, true, -ERR_NOTFOUND, "what the tag stands for"},
-        {"another_tag", "{\"digest\":\"%s\",\"reference\":\"" NAME "\"}", "r.example/a/b:2", true,
+        {"another_tag", "{\"reference\":\"" NAME "\",\"digest\":\"%s\"}", "r.example/a/b:2", true,
          true, -ERR_NOTFOUND, "what the tag stands for"},
         {"record_is_damaged", "{\"reference\":", NAME, true, true, -ERR_NOTFOUND,
          "what the tag stands for"},
-        {"record_is_of_another_name", "{\"digest\":\"%s\",\"reference\":\"x\"}", NAME, true, true,
+        {"record_is_of_another_name", "{\"reference\":\"x\",\"digest\":\"%s\"}", NAME, true, true,
          -ERR_NOTFOUND, "what the tag stands for"},
-        {"no_manifest", "{\"digest\":\"%s\",\"reference\":\"" NAME "\"}", NAME, false, true,
+        {"no_manifest", "{\"reference\":\"" NAME "\",\"digest\":\"%s\"}", NAME, false, true,
          -ERR_NOTFOUND, "sha256:"},
-        {"no_config", "{\"digest\":\"%s\",\"reference\":\"" NAME "\"}", NAME, true, false,
+        {"no_config", "{\"reference\":\"" NAME "\",\"digest\":\"%s\"}", NAME, true, false,
          -ERR_NOTFOUND, "config"},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {

@@ -71,58 +71,87 @@ static void shared_work_is_done_once(void **state)
     }
 }
 
-/* ---- VM places ---- */
+/* What may have passed is tried again by whoever comes later, not by those who waited. */
+static void a_failure_that_may_pass_is_not_for_ever(void **state)
+{
+    (void)state;
+    struct err e = ERR_INIT;
+    struct once *once = NULL;
+    bool mine = false;
+    static const struct {
+        enum err_class class;
+        bool again;
+    } rows[] = {{ERR_NET, true}, {ERR_NOTFOUND, false}};
+    assert_int_equal(once_new(&once, &e), 0);
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        const char *key = rows[i].again ? "passing" : "lasting";
+        assert_int_equal(once_begin(once, key, &mine, NULL, &e), 0);
+        int rc = err_set(&e, rows[i].class, "x");
+        once_end(once, key, rc, NULL, &e);
+        assert_int_equal(once_begin(once, key, &mine, NULL, &e), rc);
+        assert_false(mine);
+    }
+    once_set_failure_ms(once, 0);
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        const char *key = rows[i].again ? "passing" : "lasting";
+        int rc = once_begin(once, key, &mine, NULL, &e);
+        assert_int_equal(rc, rows[i].again ? 0 : -ERR_NOTFOUND);
+        assert_int_equal(mine, rows[i].again);
+        if (mine)
+            once_end(once, key, 0, NULL, &e);
+    }
+    once_free(once);
+}
 
-struct gate_test {
-    struct vm_gate gate;
+/* ---- Places ---- */
+
+struct slots_test {
+    struct slots slots;
     atomic_int inside;
     atomic_int most;
 };
 
-static void *enter_gate(void *self)
+static void *take_slots(void *self)
 {
-    struct gate_test *t = self;
+    struct slots_test *t = self;
     struct err e = ERR_INIT;
     for (int i = 0; i < 200; i++) {
-        if (vm_gate_enter(&t->gate, 40, NULL, &e) < 0)
+        if (slots_enter(&t->slots, NULL, &e) < 0)
             return self;
         int inside = atomic_fetch_add(&t->inside, 1) + 1;
         int most = atomic_load(&t->most);
         while (inside > most && !atomic_compare_exchange_weak(&t->most, &most, inside))
             ;
         atomic_fetch_sub(&t->inside, 1);
-        vm_gate_leave(&t->gate, 40);
+        slots_leave(&t->slots);
     }
     return NULL;
 }
 
-static void vm_places_are_bounded(void **state)
+static void places_are_bounded(void **state)
 {
     (void)state;
-    /* Five slots, but memory for two of 40 MB. */
-    struct gate_test t = {0};
-    vm_gate_init(&t.gate, 5, 100);
+    struct slots_test t = {0};
+    slots_init(&t.slots, 2);
     pthread_t threads[6];
     for (size_t i = 0; i < ARRAY_LEN(threads); i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, enter_gate, &t), 0);
+        assert_int_equal(pthread_create(&threads[i], NULL, take_slots, &t), 0);
     for (size_t i = 0; i < ARRAY_LEN(threads); i++) {
         void *result = &t;
         pthread_join(threads[i], &result);
         assert_null(result);
     }
     assert_in_range(t.most, 1, 2);
-    assert_int_equal(t.gate.entered, 1200);
-    assert_int_equal(t.gate.used_memory_mb, 0);
-    /* One that asks for more than there is gets in alone; a cancelled wait ends. */
+    assert_int_equal(t.slots.used, 0);
     struct err e = ERR_INIT;
     struct cancel c;
     assert_int_equal(cancel_init(&c, &e), 0);
-    assert_int_equal(vm_gate_enter(&t.gate, 1000, &c, &e), 0);
-    cancel_set(&c);
-    assert_int_equal(vm_gate_enter(&t.gate, 1, &c, &e), -ERR_CANCELLED);
-    vm_gate_leave(&t.gate, 1000);
+    assert_int_equal(slots_enter(&t.slots, &c, &e), 0);
+    assert_int_equal(slots_enter(&t.slots, &c, &e), 0);
+    cancel_set(&c); /* ends the wait */
+    assert_int_equal(slots_enter(&t.slots, &c, &e), -ERR_CANCELLED);
     cancel_fini(&c);
-    vm_gate_fini(&t.gate);
+    slots_fini(&t.slots);
 }
 
 /* ---- Guest context ---- */
@@ -427,7 +456,7 @@ static void a_missing_vmm_ends_the_run(void **state)
             file_put(store_tmp_dir(t.store), store_dir(t.store), file, text, strlen(text), &e), 0);
     }
     struct bake_options options = {.cache_dir = t.path,
-                                   .tasks_dir = tasks,
+                                   .tasks = {.tasks_dir = tasks},
                                    .recipe_path =
                                        TB2_TEST_DATA "/../../manifests/recipes/demo.yaml"};
     struct bake_report report;
@@ -471,7 +500,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shared_work_is_done_once),
-        cmocka_unit_test(vm_places_are_bounded),
+        cmocka_unit_test(a_failure_that_may_pass_is_not_for_ever),
+        cmocka_unit_test(places_are_bounded),
         cmocka_unit_test(wide_layers_are_read_alone),
         cmocka_unit_test(environment_is_sorted_and_replaced),
         cmocka_unit_test(templates_are_found_by_alias_task_and_key),

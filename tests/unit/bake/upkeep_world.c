@@ -281,21 +281,3 @@ int read_template(struct store *s, const char *alias, struct err *e)
         rc = read_map(s, &t->memory, e);
     return rc < 0 ? rc : read_map(s, &t->state, e);
 }
-
-void put_tag(struct store *s, const char *reference, const struct digest *target)
-{
-    struct err e = ERR_INIT;
-    AUTO_JSON struct json *j = json_new_object();
-    AUTO_FREE char *text = NULL;
-    struct digest name;
-    char hex[DIGEST_TEXT_MAX];
-    digest_bytes(&name, reference, strlen(reference));
-    json_set(j, "reference", json_new_string(reference));
-    json_set(j, "digest", json_digest(target ? target : &name));
-    json_set(j, "seen", json_new_string("2026-01-02T03:04:05Z"));
-    assert_ok(catalog_seal(j, &e));
-    assert_ok(json_print(j, 0, &text, &e));
-    AUTO_FREE char *path = mem_printf("refs/%s", digest_hex(&name, hex));
-    assert_ok(file_make_dirs(store_dir(s), "refs", &e));
-    assert_ok(file_put(store_tmp_dir(s), store_dir(s), path, text, strlen(text), &e));
-}

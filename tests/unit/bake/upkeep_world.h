@@ -44,8 +44,6 @@ int put_template(struct store *s, const char *alias, uint64_t seed, const struct
 /* A layer with one file of `size` bytes; its diff_id. */
 struct digest put_layer(struct store *s, uint64_t seed, size_t size);
 /* Manifest and config of an image with these layers, as blobs; the digest of the manifest. */
-/* What a tag stood for; NULL: something that is not there. */
-void put_tag(struct store *s, const char *reference, const struct digest *target);
 struct digest put_image(struct store *s, const struct digest *layers, size_t count);
 
 /* Sets the time of last use of everything in the store back. */

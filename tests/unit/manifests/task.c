@@ -355,7 +355,9 @@ static int make_set(void **state)
     AUTO_FD int dir = -1;
     if (file_open(&dir, AT_FDCWD, root, O_RDONLY | O_DIRECTORY, 0, &e) < 0)
         return -1;
-    static const char *const names[] = {"b-task", "a.task", "Z", "no-task", "\xC3\xA9"};
+    static const char *const names[] = {"b-task",    "a.task",       "Z",
+                                        "no-task",   "\xC3\xA9",     "group/b-task",
+                                        "group/x/y", "b-task/inner", ".hidden/task"};
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         AUTO_FREE char *path = mem_printf("%s/task.toml", names[i]);
         if (file_make_dirs(dir, names[i], &e) < 0)
@@ -363,7 +365,8 @@ static int make_set(void **state)
         if (i != 3 && file_put(dir, dir, path, text, strlen(text), &e) < 0)
             return -1;
     }
-    if (file_put(dir, dir, "README", "x", 1, &e) < 0 || symlinkat("b-task", dir, "link") < 0)
+    if (file_put(dir, dir, "README", "x", 1, &e) < 0 || symlinkat("b-task", dir, "link") < 0 ||
+        symlinkat(".", dir, "loop") < 0 || symlinkat("..", dir, "group/up") < 0)
         return -1;
     *state = root;
     return 0;
@@ -375,21 +378,23 @@ static int remove_set(void **state)
     return file_remove_tree(AT_FDCWD, *state, &e);
 }
 
+/* At any depth, but not in tasks, hidden directories and links. */
 static void lists(void **state)
 {
-    static const char *const expected[] = {"Z", "a.task", "b-task", "link", "\xC3\xA9"};
+    static const char *const expected[] = {"Z",         "a.task", "b-task",  "group/b-task",
+                                           "group/x/y", "link",   "\xC3\xA9"};
     struct err e = ERR_INIT;
-    char **names = NULL;
-    size_t count = 0;
-    assert_int_equal(task_list(&names, &count, *state, &e), 0);
-    assert_int_equal(count, ARRAY_LEN(expected));
-    for (size_t i = 0; i < count; i++) {
-        assert_string_equal(names[i], expected[i]);
-        free(names[i]);
+    AUTO_TASK_SET struct task_set *set = NULL;
+    assert_int_equal(task_set_open(&set, *state, &e), 0);
+    assert_int_equal(set->count, ARRAY_LEN(expected));
+    for (size_t i = 0; i < set->count; i++) {
+        assert_string_equal(set->entries[i].name, expected[i]);
+        AUTO_TASK struct task *t = NULL;
+        assert_int_equal(task_load(&t, set->entries[i].directory, &e), 0);
     }
-    free(names);
     AUTO_FREE char *missing = mem_printf("%s/none", (const char *)*state);
-    assert_int_equal(task_list(&names, &count, missing, &e), -ERR_NOTFOUND);
+    AUTO_TASK_SET struct task_set *none = NULL;
+    assert_int_equal(task_set_open(&none, missing, &e), -ERR_NOTFOUND);
 }
 
 static void loads(void **state)

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: MIT */
+/* Places: a counter under a mutex. */
+#include "bake/pipeline.h"
+
+#include <time.h>
+
+void slots_init(struct slots *s, unsigned count)
+{
+    *s = (struct slots){.count = count > 0 ? count : 1};
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->freed, NULL);
+}
+
+void slots_fini(struct slots *s)
+{
+    pthread_cond_destroy(&s->freed);
+    pthread_mutex_destroy(&s->lock);
+}
+
+int slots_enter(struct slots *s, const struct cancel *c, struct err *e)
+{
+    if (!s)
+        return cancel_check(c, e);
+    pthread_mutex_lock(&s->lock);
+    int rc = cancel_check(c, e);
+    while (rc == 0 && s->used == s->count) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec += 1; /* a cancel request does not signal the condition */
+        pthread_cond_timedwait(&s->freed, &s->lock, &until);
+        rc = cancel_check(c, e);
+    }
+    if (rc == 0)
+        s->used++;
+    pthread_mutex_unlock(&s->lock);
+    return rc;
+}
+
+void slots_leave(struct slots *s)
+{
+    if (!s)
+        return;
+    pthread_mutex_lock(&s->lock);
+    s->used--;
+    pthread_cond_signal(&s->freed);
+    pthread_mutex_unlock(&s->lock);
+}
