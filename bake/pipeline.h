@@ -82,9 +82,9 @@ int pins_moves(struct pins *p, struct image_move **out, size_t *count, struct er
  * only a few are read at once. Thread-safe. */
 struct ingest_gate;
 int ingest_gate_new(struct ingest_gate **out, size_t workers, struct err *e) MUST_USE;
-void ingest_gate_free(struct ingest_gate *g); /* when nobody is inside */
-void ingest_gate_enter(struct ingest_gate *g);
-void ingest_gate_leave(struct ingest_gate *g);
+void ingest_gate_free(struct ingest_gate *g);             /* when nobody is inside */
+void ingest_gate_enter(struct ingest_gate *g, bool wide); /* wide: may take OCI_WINDOW_MAX */
+void ingest_gate_leave(struct ingest_gate *g, bool wide);
 struct crew *ingest_gate_crew(struct ingest_gate *g);
 
 /* ---- The machine room: what any VM of this process needs ------------------------------------ */
