@@ -249,7 +249,7 @@ static void a_trace_is_prefetched(void **state)
     assert_ok(block_map_finish(m, &e));
     AUTO_CHUNK_CACHE struct chunk_cache *there = NULL;
     AUTO_BDEV struct bdev *d = NULL;
-    AUTO_FREE struct digest *trace = NULL;
+    AUTO_FREE uint32_t *trace = NULL;
     size_t count = 0;
     uint8_t byte;
     assert_ok(chunk_cache_new(&there, t.there->store, 1 << 20, &e));
@@ -258,11 +258,15 @@ static void a_trace_is_prefetched(void **state)
         assert_int_equal(bdev_read(d, &byte, 1, (uint64_t)order[i] * PLAIN + 17), 0);
     assert_ok(bdev_map_trace(d, &trace, &count, &e));
     assert_int_equal(count, sizeof(distinct));
-    for (size_t i = 0; i < count; i++)
-        assert_true(digest_equal(&trace[i], &block_map_extent(m, distinct[i])->chunk));
+    struct digest chunks[sizeof(distinct)];
+    for (size_t i = 0; i < count; i++) {
+        assert_int_equal(trace[i], distinct[i]);
+        chunks[i] = block_map_extent(m, trace[i])->chunk;
+    }
 
+    const struct prefetch_options options = {.workers = 3, .urgent = 2};
     struct prefetch *p = NULL;
-    assert_ok(prefetch_start(&p, t.here->store, trace, count, 3, &e));
+    assert_ok(prefetch_start(&p, t.here->store, chunks, count, &options, &e));
     struct prefetch_stats stats = prefetch_wait(p);
     prefetch_stop(p);
     assert_int_equal(stats.fetched, sizeof(distinct));
@@ -277,7 +281,7 @@ static void a_trace_is_prefetched(void **state)
     assert_int_equal(t.far.calls, sizeof(distinct));
 
     t.far.lacks_it = true;
-    assert_ok(prefetch_start(&p, t.here->store, &block_map_extent(m, 1)->chunk, 1, 2, &e));
+    assert_ok(prefetch_start(&p, t.here->store, &block_map_extent(m, 1)->chunk, 1, &options, &e));
     stats = prefetch_wait(p);
     prefetch_stop(p);
     assert_int_equal(stats.failed, 1);
