@@ -14,24 +14,40 @@
 
 enum { STDIN_MAX = 16 << 20 };
 
-/* Parses the options that all commands share, and --remote where `remote` takes it. `order` is
+/* What the commands that use a template take. */
+struct use_arguments {
+    const char *remote; /* NULL: not given */
+    bool cold, no_prefetch;
+};
+
+/* Parses the options that all commands share, and those of `a`, which may be NULL: none. `order` is
  * GLOBAL_SHORT_OPTIONS to take them anywhere, with a "+" before it to stop at the first operand.
  * Returns -1 to go on (operands start at optind). */
-static int parse_remote(struct global_options *g, const struct command *c, const char *order,
-                        int argc, char **argv, const char **remote)
+static int parse_use(struct global_options *g, const struct command *c, const char *order, int argc,
+                     char **argv, struct use_arguments *a)
 {
     static const struct option plain[] = {GLOBAL_LONG_OPTIONS, {NULL, 0, NULL, 0}};
-    static const struct option with_remote[] = {
+    static const struct option of_verify[] = {
         GLOBAL_LONG_OPTIONS, {"remote", required_argument, NULL, 'R'}, {NULL, 0, NULL, 0}};
+    static const struct option of_run[] = {GLOBAL_LONG_OPTIONS,
+                                           {"remote", required_argument, NULL, 'R'},
+                                           {"cold", no_argument, NULL, 'C'},
+                                           {"no-prefetch", no_argument, NULL, 'P'},
+                                           {NULL, 0, NULL, 0}};
+    const struct option *options = !a ? plain : c == &command_run ? of_run : of_verify;
     int option;
-    while ((option = getopt_long(argc, argv, order, remote ? with_remote : plain, NULL)) != -1) {
-        if (option == 'R') {
-            *remote = optarg;
-            continue;
+    while ((option = getopt_long(argc, argv, order, options, NULL)) != -1) {
+        if (a && option == 'R') {
+            a->remote = optarg;
+        } else if (a && option == 'C') {
+            a->cold = true;
+        } else if (a && option == 'P') {
+            a->no_prefetch = true;
+        } else {
+            int status = option_global(g, c, option, optarg);
+            if (status >= 0)
+                return status;
         }
-        int status = option_global(g, c, option, optarg);
-        if (status >= 0)
-            return status;
     }
     return -1;
 }
@@ -39,14 +55,14 @@ static int parse_remote(struct global_options *g, const struct command *c, const
 static int parse_common(struct global_options *g, const struct command *c, const char *order,
                         int argc, char **argv)
 {
-    return parse_remote(g, c, order, argc, argv, NULL);
+    return parse_use(g, c, order, argc, argv, NULL);
 }
 
 /* The one operand of a command that takes an alias. */
 static int parse_alias(struct global_options *g, const struct command *c, int argc, char **argv,
-                       const char **alias, const char **remote)
+                       const char **alias, struct use_arguments *a)
 {
-    int status = parse_remote(g, c, GLOBAL_SHORT_OPTIONS, argc, argv, remote);
+    int status = parse_use(g, c, GLOBAL_SHORT_OPTIONS, argc, argv, a);
     if (status >= 0)
         return status;
     if (optind == argc)
@@ -276,8 +292,8 @@ const struct command command_show = {
 static int run_verify(struct global_options *g, int argc, char **argv)
 {
     const char *alias = NULL;
-    const char *url = NULL;
-    int status = parse_alias(g, &command_verify, argc, argv, &alias, &url);
+    struct use_arguments a = {0};
+    int status = parse_alias(g, &command_verify, argc, argv, &alias, &a);
     if (status >= 0)
         return status;
     struct err e = ERR_INIT;
@@ -286,7 +302,7 @@ static int run_verify(struct global_options *g, int argc, char **argv)
     struct verify_report report;
     AUTO_REMOTE struct remote *remote = NULL;
     struct template_use use = {.cache_dir = g->cache_dir, .accel = g->accel, .cancel = g->cancel};
-    int rc = open_template(&t, &s, &remote, &(struct place){g, url, alias}, &e);
+    int rc = open_template(&t, &s, &remote, &(struct place){g, a.remote, alias}, &e);
     if (rc == 0)
         rc = template_verify(t, s, &use, &report, &e);
     if (rc < 0)
@@ -371,8 +387,8 @@ static int exit_status(const struct agent_result *r)
 
 static int run_run(struct global_options *g, int argc, char **argv)
 {
-    const char *url = NULL;
-    int status = parse_remote(g, &command_run, "+" GLOBAL_SHORT_OPTIONS, argc, argv, &url);
+    struct use_arguments a = {0};
+    int status = parse_use(g, &command_run, "+" GLOBAL_SHORT_OPTIONS, argc, argv, &a);
     if (status >= 0)
         return status;
     if (optind >= argc || strcmp(argv[optind - 1], "--") == 0)
@@ -389,8 +405,12 @@ static int run_run(struct global_options *g, int argc, char **argv)
     buf_init(&input, STDIN_MAX);
     struct agent_result result = {0};
     AUTO_REMOTE struct remote *remote = NULL;
-    struct template_use use = {.cache_dir = g->cache_dir, .accel = g->accel, .cancel = g->cancel};
-    int rc = open_template(&t, &s, &remote, &(struct place){g, url, alias}, &e);
+    struct template_use use = {.cache_dir = g->cache_dir,
+                               .accel = g->accel,
+                               .cancel = g->cancel,
+                               .cold = a.cold,
+                               .no_prefetch = a.no_prefetch};
+    int rc = open_template(&t, &s, &remote, &(struct place){g, a.remote, alias}, &e);
     if (rc == 0)
         rc = read_stdin(&input, g->cancel, &e);
     if (rc == 0) {
@@ -412,8 +432,11 @@ const struct command command_run = {
     .arguments = "[options] ALIAS -- COMMAND [ARGUMENT...]",
     .summary =
         "Restore a template, run a command in it, throw the copy away.\n\n"
-        "  --remote URL  take the template, or chunks of it that are missing, from a remote\n"
-        "                store (default: $TB2_BAKE_REMOTE)\n\n"
+        "  --remote URL   take the template, or chunks of it that are missing, from a remote\n"
+        "                 store (default: $TB2_BAKE_REMOTE)\n"
+        "  --no-prefetch  take chunks from there only when they are read\n"
+        "  --cold         boot the template's disk and start what the recipe starts, without its\n"
+        "                 memory: works with any QEMU and accelerator\n\n"
         "The command's stdin is what is piped in, which is read to its end first; nothing from a\n"
         "terminal.\n\n"
         "Exits with the command's status, 128 + n after signal n, 125 when the command could\n"
