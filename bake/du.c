@@ -82,9 +82,11 @@ static int claim_chunks(const struct census *c, struct store *s, struct err *e)
 static enum du_kind kind_of(enum upkeep_kind kind, const struct census_file *f)
 {
     static const enum du_kind kinds[UPKEEP_STORE_KINDS] = {
-        [UPKEEP_MAP] = DU_MAPS,      [UPKEEP_LAYER] = DU_INDEXES,    [UPKEEP_RECORD] = DU_DOCUMENTS,
-        [UPKEEP_KEY] = DU_DOCUMENTS, [UPKEEP_ALIAS] = DU_DOCUMENTS,  [UPKEEP_BLOB] = DU_BLOBS,
-        [UPKEEP_PARTIAL] = DU_BLOBS, [UPKEEP_JOURNAL] = DU_JOURNALS,
+        [UPKEEP_MAP] = DU_MAPS,         [UPKEEP_LAYER] = DU_INDEXES,
+        [UPKEEP_RECORD] = DU_DOCUMENTS, [UPKEEP_KEY] = DU_DOCUMENTS,
+        [UPKEEP_ALIAS] = DU_DOCUMENTS,  [UPKEEP_BLOB] = DU_BLOBS,
+        [UPKEEP_PUSHED] = DU_DOCUMENTS, [UPKEEP_PARTIAL] = DU_BLOBS,
+        [UPKEEP_JOURNAL] = DU_JOURNALS, [UPKEEP_TAG] = DU_DOCUMENTS,
     };
     if (kind != UPKEEP_CHUNK)
         return kinds[kind];

@@ -4,6 +4,7 @@
  * a tag that has not moved costs one HEAD. What each tag stood for is noted as well
  * (docs/formats/store.md, "Tags"): with that, a run without a network finds the same images.
  */
+#include "bake/census.h"
 #include "bake/pipeline.h"
 
 #include <fcntl.h>
@@ -135,6 +136,32 @@ static int read_record(struct digest *out, const struct buf *text, const char *n
     return rc < 0 ? rc : json_get_digest(record, "digest", out, e);
 }
 
+int tag_peek(struct digest *document, struct store *s, const struct digest *name, struct err *e)
+{
+    char path[REF_PATH_MAX];
+    char hex[DIGEST_TEXT_MAX];
+    const char *reference = NULL;
+    struct digest d;
+    AUTO_JSON struct json *record = NULL;
+    AUTO_BUF struct buf text;
+    buf_init(&text, REF_RECORD_MAX);
+    snprintf(path, sizeof(path), "refs/%s", digest_hex(name, hex));
+    int rc = file_read(store_dir(s), path, &text, e);
+    if (rc == 0)
+        rc = json_parse(&record, text.data, text.len, path, e);
+    if (rc == 0 && json_kind(record) != JSON_KIND_OBJECT)
+        rc = err_set(e, ERR_CORRUPT, "%s: no JSON object", path);
+    if (rc == 0)
+        rc = json_get_string(record, "reference", &reference, e);
+    if (rc == 0)
+        rc = json_get_digest(record, "digest", document, e);
+    if (rc < 0)
+        return rc;
+    digest_bytes(&d, reference, strlen(reference));
+    return digest_equal(&d, name) ? 0
+                                  : err_set(e, ERR_CORRUPT, "%s: it is about another name", path);
+}
+
 static int read_tag(struct digest *out, struct store *s, const struct oci_ref *ref, struct err *e)
 {
     char path[REF_PATH_MAX];
@@ -194,21 +221,49 @@ static int note_tag(struct store *s, const struct oci_ref *ref, const struct dig
     return rc < 0 ? rc : file_tmp_commit(&t, store_dir(s), path, false, e);
 }
 
-/* The digest that the tag stands for now. */
-static int ask_tag(struct image *i, struct image_room *r, struct digest *out, struct err *e)
+static int get_tag(struct image *i, struct image_room *r, struct digest *out, struct err *e)
 {
-    int rc = registry_head(r->registry, &i->ref, out, e);
-    if (rc != -ERR_UNSUPPORTED)
-        return rc;
     AUTO_BUF struct buf body;
     buf_init(&body, LIMIT_MANIFEST);
     struct oci_descriptor got = {0};
-    rc = registry_manifest(r->registry, &i->ref, &got, &body, e);
+    int rc = registry_manifest(r->registry, &i->ref, &got, &body, e);
     if (rc == 0) {
         *out = got.digest;
         rc = put_stored(r->store, out, &body, e);
     }
     oci_descriptor_fini(&got);
+    return rc;
+}
+
+/* The manifest that a HEAD has promised, into the store unless it is there. */
+static int get_promised(struct image *i, struct image_room *r, const struct digest *d,
+                        struct err *e)
+{
+    AUTO_BUF struct buf body;
+    struct oci_descriptor at = {.digest = *d};
+    buf_init(&body, LIMIT_MANIFEST);
+    return registry_document(i, r, &at, IMAGE_MANIFEST, &body, e);
+}
+
+/* The digest that the tag stands for now. A HEAD costs no pull; where it says nothing, or what is
+ * not so (caches in front of registries do), the manifest itself tells. */
+static int ask_tag(struct image *i, struct image_room *r, struct digest *out, struct err *e)
+{
+    int rc = registry_head(r->registry, &i->ref, out, e);
+    if (rc == -ERR_UNSUPPORTED)
+        return get_tag(i, r, out, e);
+    if (rc < 0)
+        return rc;
+    rc = get_promised(i, r, out, e);
+    if (rc != -ERR_NOTFOUND)
+        return rc;
+    AUTO_FREE char *name = oci_ref_print(&i->ref);
+    struct err why = *e;
+    err_clear(e);
+    rc = get_tag(i, r, out, e);
+    if (rc == 0)
+        log_event(LOG_WARN, "registry", "%s: %s; its tag leads to another manifest",
+                  name ? name : "", why.text);
     return rc;
 }
 

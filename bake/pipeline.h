@@ -210,7 +210,12 @@ struct image {
     struct oci_manifest manifest;
     struct oci_config config;
     enum layer_share *shares; /* one per layer; NULL: nothing is shared */
-    struct image_work *work;  /* layers on their way into the store, between pull and ingest */
+    struct oci_descriptor at; /* of the manifest */
+    /* A native image: its layers are here, bottom first, and none is in manifest and config. */
+    bool native;
+    struct oci_descriptor *native_layers;
+    size_t native_count;
+    struct image_work *work; /* layers on their way into the store, between pull and ingest */
 };
 
 /* Archives that are open, by their paths. */
@@ -302,6 +307,17 @@ void image_work_free(struct image_work *w);
 /* The disk of the image with `free_size` bytes of free room, as a stored map. */
 int image_assemble(struct image *i, struct image_room *r, uint64_t free_size,
                    struct block_map **out, struct digest *digest, struct err *e) MUST_USE;
+
+/* Gets one blob of an image in a registry into blobs/, unless it is there. */
+int image_pull_blob(struct image *i, struct image_room *r, const struct oci_descriptor *d,
+                    const struct registry_progress *progress, struct err *e) MUST_USE;
+
+/* The same steps for native images (native.c), called by those above. */
+int native_take_layers(struct image *i, struct err *e) MUST_USE;
+int native_pull(struct image *i, struct image_room *r, const struct registry_progress *progress,
+                struct err *e) MUST_USE;
+int native_assemble(struct image *i, struct image_room *r, struct block_map **out,
+                    struct digest *digest, struct err *e) MUST_USE;
 
 /* Layers as the store keeps them (docs/formats/store.md). */
 bool layer_has(struct store *s, const struct digest *diff_id);
@@ -421,6 +437,7 @@ struct run {
     struct task_set *set;
     bool whole_set;     /* every task of it was selected */
     struct json *past;  /* what the catalog has of tasks: name to record, once it was needed */
+    struct push *push;  /* NULL: nothing is pushed */
     struct e2b *server; /* NULL: local catalog only */
     bool plan_only;
     struct baking *bakings; /* one per result */
@@ -467,6 +484,11 @@ int run_lock(int *fd, struct store *s, struct err *e) MUST_USE;
  * tasks have the same alias. */
 int run_choose_tasks(struct run *run, struct bake_report *out, struct err *e) MUST_USE;
 
+/* What is 0 becomes what fits this machine. */
+struct bake_limits bake_settle_limits(const struct bake_limits *l);
+/* MB that are free where the guests' memory files and deltas go. */
+uint64_t bake_free_mb(const struct store *s);
+
 /* What a person named and is not there becomes ERR_INPUT with the hint; others stay. */
 int run_blame_input(struct err *e, const char *hint);
 
@@ -486,6 +508,10 @@ int warm_task(struct baking *b, const struct block_map *disk, const struct diges
  * VMM to ready. What was read of the disk is noted in `document` (NULL: nowhere). */
 int prove_template(const struct template *t, const struct machine_room *r, struct json *document,
                    int64_t *ready_ms, struct err *e) MUST_USE;
+/* A running copy of the template; the caller frees the guest, then *disk, which it borrows, whatever
+ * the result. */
+int template_open_copy(struct guest **out, struct block_map **disk, const struct template *t,
+                       const struct machine_room *r, struct err *e) MUST_USE;
 int register_template(struct baking *b, const struct template *t, struct err *e) MUST_USE;
 
 /* Events: stage changes, progress, output; also written to the journal. */

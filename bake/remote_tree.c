@@ -137,12 +137,20 @@ static int send_file(struct tree *t, const char *path, struct err *e)
 {
     AUTO_BUF struct buf bytes;
     bool there = false;
+    bool pointer = is_pointer(path);
     buf_init(&bytes, LIMIT_LAYER_INDEX + 128);
-    int rc = is_pointer(path) ? 0 : object_has(t->objects, path, &there, e);
-    if (rc == 0 && !there)
-        rc = file_read(store_dir(t->remote->store), path, &bytes, e);
-    if (rc == 0 && !there)
-        rc = object_put(t->objects, path, &bytes, OBJECT_ANY, NULL, e);
+    int rc = pointer ? 0 : object_has(t->objects, path, &there, e);
+    if (rc < 0 || there)
+        return rc;
+    rc = file_read(store_dir(t->remote->store), path, &bytes, e);
+    struct object_version ignored;
+    if (rc == 0)
+        rc =
+            object_put(t->objects, path, &bytes, pointer ? OBJECT_ANY : OBJECT_ABSENT, &ignored, e);
+    if (rc == -ERR_BUSY && !pointer) { /* someone sent it at the same time */
+        err_clear(e);
+        return 0;
+    }
     return rc;
 }
 

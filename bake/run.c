@@ -5,6 +5,7 @@
  * they share layers, tags and places through image_room and the lanes.
  */
 #include "bake/pipeline.h"
+#include "bake/push.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -49,7 +50,7 @@ static unsigned settle(unsigned wanted, unsigned fallback)
     return value > JOBS_MAX ? JOBS_MAX : value;
 }
 
-static struct bake_limits settle_limits(const struct bake_limits *l)
+struct bake_limits bake_settle_limits(const struct bake_limits *l)
 {
     return (struct bake_limits){
         .cpu = settle(l->cpu, (unsigned)machine_cores()),
@@ -104,7 +105,7 @@ static int load_recipe(struct run *run, struct err *e)
 static void run_init(struct run *run, struct store *s, const struct bake_options *o, bool plan_only)
 {
     *run = (struct run){.options = o, .store = s, .journal_fd = -1, .plan_only = plan_only};
-    run->limits = settle_limits(&o->limits);
+    run->limits = bake_settle_limits(&o->limits);
     pthread_mutex_init(&run->event_lock, NULL);
     pthread_mutex_init(&run->past_lock, NULL);
     slots_init(&run->network, run->limits.network);
@@ -128,6 +129,9 @@ static int run_open(struct run *run, struct bake_report *out, struct err *e)
         rc = open_remote(run, e);
     if (rc == 0)
         rc = open_server(run, e);
+    if (rc == 0 && o->push_to && !run->plan_only)
+        rc = push_open(&run->push, run->store,
+                       &(struct push_options){.images = o->images, .cancel = o->cancel}, e);
     if (rc == 0)
         rc = run_choose_tasks(run, out, e);
     if (rc == 0 && out->count > 0 && o->images.offline)
@@ -143,6 +147,7 @@ static void run_close(struct run *run)
     machine_room_close(&run->machines);
     image_room_close(&run->images);
     remote_close(run->remote);
+    push_close(run->push);
     e2b_free(run->server);
     for (size_t i = 0; i < run->count; i++)
         task_free(run->bakings[i].task);
@@ -162,14 +167,18 @@ static void run_close(struct run *run)
 
 /* ---- Tasks ---- */
 
-/* MB that are free where the guests' memory files and deltas go. */
+uint64_t bake_free_mb(const struct store *s)
+{
+    struct statvfs v;
+    if (fstatvfs(store_dir(s), &v) < 0)
+        return UINT64_MAX;
+    return (uint64_t)v.f_bavail * (uint64_t)v.f_frsize >> 20;
+}
+
 static uint64_t free_disk_mb(void *ctx)
 {
     const struct run *run = ctx;
-    struct statvfs v;
-    if (fstatvfs(store_dir(run->store), &v) < 0)
-        return UINT64_MAX;
-    return (uint64_t)v.f_bavail * (uint64_t)v.f_frsize >> 20;
+    return bake_free_mb(run->store);
 }
 
 /* More threads make disks than work at once: they wait for layers that another one is making. */
@@ -342,6 +351,7 @@ void bake_report_fini(struct bake_report *r)
         free_text(r->results[i].alias);
         free_text(r->results[i].image);
         free_text(r->results[i].why);
+        free_text(r->results[i].pushed);
     }
     free(r->results);
     for (size_t i = 0; i < r->move_count; i++)

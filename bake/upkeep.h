@@ -25,7 +25,9 @@ enum upkeep_kind {
     UPKEEP_ALIAS,
     UPKEEP_BLOB,
     UPKEEP_PARTIAL, /* a blob on its way */
+    UPKEEP_PUSHED,  /* what an OverlayBD layer became, for the next push */
     UPKEEP_JOURNAL,
+    UPKEEP_TAG, /* what a tag stood for */
     UPKEEP_STORE_KINDS,
     UPKEEP_CACHE = UPKEEP_STORE_KINDS, /* of the cache directory */
     UPKEEP_KIND_COUNT

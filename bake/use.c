@@ -145,6 +145,16 @@ static int open_copy(struct copy *c, const struct template *t, const struct mach
                      : guest_restore(&c->guest, r, &options, t, e);
 }
 
+int template_open_copy(struct guest **out, struct block_map **disk, const struct template *t,
+                       const struct machine_room *r, struct err *e)
+{
+    struct copy c = {0};
+    int rc = open_copy(&c, t, r, &(struct template_use){0}, e);
+    *out = c.guest;
+    *disk = c.disk;
+    return rc;
+}
+
 int prove_template(const struct template *t, const struct machine_room *r, struct json *document,
                    int64_t *ready_ms, struct err *e)
 {

@@ -36,6 +36,8 @@ static struct json *wrap(json_t *j)
 int json_parse(struct json **out, const void *text, size_t len, const char *what, struct err *e)
 {
     json_error_t error;
+    if (len == 0)
+        return err_set(e, ERR_CORRUPT, "%s: it is empty", what);
     json_t *j = json_loadb(text, len, JSON_REJECT_DUPLICATES, &error);
     if (!j && json_error_code(&error) == json_error_out_of_memory)
         return err_nomem(e, what);
@@ -282,6 +284,22 @@ struct json *json_bytes(const void *bytes, size_t len)
         i++;
     }
     return wrap(json_stringn(text, to));
+}
+
+bool json_as_number(const struct json *j, double *out)
+{
+    if (!json_is_number(in(j)))
+        return false;
+    *out = json_number_value(in(j));
+    return true;
+}
+
+struct json *json_new_number(double value)
+{
+    double limit = 9007199254740992.0; /* 2^53: integers up to it are exact */
+    if (value >= -limit && value <= limit && (double)(int64_t)value == value)
+        return wrap(json_integer((int64_t)value));
+    return wrap(json_real(value));
 }
 
 struct json *json_new_integer(int64_t value)

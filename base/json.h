@@ -70,6 +70,8 @@ struct json *json_element(const struct json *j, size_t index);
 /* Value of a string or integer node; NULL or 0 for other types. */
 const char *json_as_string(const struct json *j);
 int64_t json_as_integer(const struct json *j);
+/* Value of an integer or real node; false, and *out untouched, for other types. */
+bool json_as_number(const struct json *j, double *out) MUST_USE;
 
 /*
  * Visits the members of an object, sorted by key; stops at the first negative result and returns
@@ -87,6 +89,7 @@ struct json *json_new_object(void);
 struct json *json_new_array(void);
 struct json *json_new_string(const char *text);
 struct json *json_new_integer(int64_t value);
+struct json *json_new_number(double value); /* finite; one without a fraction becomes an integer */
 struct json *json_new_bool(bool value);
 struct json *json_clone(const struct json *j); /* deep */
 /* A string in which bytes outside printable UTF-8, and '\\', stand as \xNN: reversible. */

@@ -456,6 +456,10 @@ int bdev_cow_seal(struct bdev *cow, struct store *s, struct block_map **upper,
  * map, of the size rounded up to whole blocks. */
 int store_put_file(struct store *s, int fd, size_t workers, struct block_map **out,
                    struct err *e) MUST_USE;
+/* The same with what a device holds; its size may be any. ERR_CORRUPT when the device cannot be read
+ * (it has logged why). */
+int store_put_device(struct store *s, struct bdev *d, size_t workers, const struct cancel *c,
+                     struct block_map **out, struct err *e) MUST_USE;
 /* Writes a map's content into a fresh sparse file of its virtual size, verifying every chunk. */
 int store_export_map(struct store *s, const struct block_map *m, int fd, size_t workers,
                      const struct cancel *c, struct err *e) MUST_USE;

@@ -161,13 +161,8 @@ static int fetch(struct store *s, struct chunk_codec *c, const struct digest *d,
                       : ask(source, d, clock_ms() + f->limit_ms, &stored, e);
     if (rc == 0)
         rc = chunk_decode(c, stored.data, stored.len, w->data, &w->len, e);
-    struct digest got;
     if (rc == 0)
-        digest_bytes(&got, w->data, w->len);
-    if (rc == 0 && !digest_equal(&got, d)) {
-        char text[DIGEST_TEXT_MAX];
-        rc = err_set(e, ERR_DIGEST, "its bytes hash to %s", digest_print(&got, text));
-    }
+        rc = digest_check(d, w->data, w->len, e);
     if (rc < 0)
         return err_in(e, "from the remote store");
     struct err full = ERR_INIT;
@@ -222,17 +217,13 @@ static int get_stored(struct store *s, struct chunk_codec *c, const struct diges
 {
     char path[CHUNK_PATH_MAX];
     size_t len = 0;
-    struct digest got;
     AUTO_FREE void *data = mem_zalloc(CHUNK_SIZE_MAX);
     if (!data)
         return err_nomem(e, "chunk");
     int rc = file_read(store_dir(s), store_chunk_path(d, path), stored, e);
     if (rc == 0)
         rc = chunk_decode(c, stored->data, stored->len, data, &len, e);
-    if (rc < 0)
-        return rc;
-    digest_bytes(&got, data, len);
-    return digest_equal(&got, d) ? 0 : err_set(e, ERR_DIGEST, "its bytes hash to something else");
+    return rc < 0 ? rc : digest_check(d, data, len, e);
 }
 
 int store_get_stored_chunk(struct store *s, const struct digest *d, struct buf *out, struct err *e)

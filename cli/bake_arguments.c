@@ -28,21 +28,19 @@ void bake_arguments_fini(struct bake_arguments *a)
 
 /* ---- What options take ---- */
 
-static int add_text(struct text_list *list, const char *text, struct err *e)
+int bake_arguments_keep(struct bake_arguments *a, struct text_list *list, char *text, struct err *e)
 {
-    int rc = mem_grow(&list->items, &list->capacity, list->count + 2, sizeof(*list->items), e);
+    int rc = text_list_add(&a->owned, text, e);
     if (rc < 0)
-        return rc;
-    list->items[list->count++] = text;
-    list->items[list->count] = NULL;
-    return 0;
+        free(text);
+    return rc < 0 ? rc : text_list_add(list, text, e);
 }
 
 /* Cuts `text` at any of `separators` into the list. */
 static int cut_text(struct bake_arguments *a, struct text_list *list, char *text,
                     const char *separators, struct err *e)
 {
-    int rc = add_text(&a->owned, text, e);
+    int rc = text_list_add(&a->owned, text, e);
     if (rc < 0) {
         free(text);
         return rc;
@@ -52,16 +50,27 @@ static int cut_text(struct bake_arguments *a, struct text_list *list, char *text
         char *end = at[len] ? at + len : NULL;
         if (end)
             *end++ = 0;
-        if (*at && (*at != '#' || separators[0] != '\n'))
-            rc = add_text(list, at, e);
+        if (*at)
+            rc = text_list_add(list, at, e);
         at = end;
     }
     return rc;
 }
 
-/* A line each; blanks around and lines that begin with # mean nothing. */
-static int read_names(struct bake_arguments *a, struct text_list *list, const char *path,
-                      struct err *e)
+/* Blanks in the place of lines that begin with #. */
+static void drop_comments(char *text)
+{
+    for (char *at = text; *at;) {
+        char *start = at + strspn(at, " \t\r");
+        char *end = start + strcspn(start, "\n");
+        if (*start == '#')
+            memset(start, ' ', (size_t)(end - start));
+        at = *end ? end + 1 : end;
+    }
+}
+
+int bake_arguments_read(struct bake_arguments *a, struct text_list *list, const char *path,
+                        struct err *e)
 {
     AUTO_BUF struct buf text;
     buf_init(&text, LIMIT_TASK_MANIFEST);
@@ -71,7 +80,10 @@ static int read_names(struct bake_arguments *a, struct text_list *list, const ch
     if (rc < 0)
         return err_in(e, "list of tasks");
     char *copy = mem_strdup(buf_text(&text));
-    return copy ? cut_text(a, list, copy, "\n\r\t ", e) : err_nomem(e, "list of tasks");
+    if (!copy)
+        return err_nomem(e, "list of tasks");
+    drop_comments(copy);
+    return cut_text(a, list, copy, "\n\r\t ", e);
 }
 
 /* NAME,... or @FILE */
@@ -82,7 +94,7 @@ static int take_names(struct bake_arguments *a, struct text_list *list, const ch
     char *copy = value[0] == '@' ? NULL : mem_strdup(value);
     if (value[0] != '@' && !copy)
         return err_nomem(e, "task names");
-    int rc = copy ? cut_text(a, list, copy, ",", e) : read_names(a, list, value + 1, e);
+    int rc = copy ? cut_text(a, list, copy, ",", e) : bake_arguments_read(a, list, value + 1, e);
     if (rc == 0 && list->count == before)
         return err_set(e, ERR_INPUT, "--%s names no task", option);
     return rc;
@@ -98,7 +110,7 @@ static int take_number(unsigned *out, const char *option, const char *value, str
     return 0;
 }
 
-static int take_tasks_dir(void *arguments, const char *value, struct err *e UNUSED)
+int take_tasks_dir(void *arguments, const char *value, struct err *e UNUSED)
 {
     struct bake_arguments *a = arguments;
     a->bake.tasks.tasks_dir = value;
@@ -119,26 +131,26 @@ static int take_images(void *arguments, const char *value, struct err *e UNUSED)
     return 0;
 }
 
-static int take_all(void *arguments, const char *value UNUSED, struct err *e UNUSED)
+int take_all(void *arguments, const char *value UNUSED, struct err *e UNUSED)
 {
     struct bake_arguments *a = arguments;
     a->all = true;
     return 0;
 }
 
-static int take_tasks(void *arguments, const char *value, struct err *e)
+int take_tasks(void *arguments, const char *value, struct err *e)
 {
     struct bake_arguments *a = arguments;
     return take_names(a, &a->names, "tasks", value, e);
 }
 
-static int take_exclude(void *arguments, const char *value, struct err *e)
+int take_exclude(void *arguments, const char *value, struct err *e)
 {
     struct bake_arguments *a = arguments;
     return take_names(a, &a->excludes, "exclude", value, e);
 }
 
-static int take_shard(void *arguments, const char *value, struct err *e)
+int take_shard(void *arguments, const char *value, struct err *e)
 {
     enum { SHARDS_MAX = 10000 };
     struct bake_arguments *a = arguments;
@@ -221,7 +233,7 @@ static int take_net_jobs(void *arguments, const char *value, struct err *e)
     return take_number(&a->bake.limits.network, "net-jobs", value, e);
 }
 
-static int take_vm_jobs(void *arguments, const char *value, struct err *e)
+int take_vm_jobs(void *arguments, const char *value, struct err *e)
 {
     struct bake_arguments *a = arguments;
     return take_number(&a->bake.limits.vm, "vm-jobs", value, e);
@@ -233,7 +245,7 @@ static int take_server_jobs(void *arguments, const char *value, struct err *e)
     return take_number(&a->bake.limits.server, "server-jobs", value, e);
 }
 
-static int take_memory(void *arguments, const char *value, struct err *e)
+int take_memory(void *arguments, const char *value, struct err *e)
 {
     struct bake_arguments *a = arguments;
     char *end = NULL;
@@ -263,18 +275,51 @@ static int take_level(void *arguments, const char *value, struct err *e)
     return 0;
 }
 
-static int take_recipe(void *arguments, const char *value, struct err *e UNUSED)
+int take_recipe(void *arguments, const char *value, struct err *e UNUSED)
 {
     struct bake_arguments *a = arguments;
     a->recipe = value;
     return 0;
 }
 
-static int take_remote(void *arguments, const char *value, struct err *e UNUSED)
+int take_remote(void *arguments, const char *value, struct err *e UNUSED)
 {
     struct bake_arguments *a = arguments;
     a->bake.remote_url = value;
     return 0;
+}
+
+static int take_push(void *arguments, const char *value, struct err *e)
+{
+    struct bake_arguments *a = arguments;
+    const char *slash = strrchr(value, '/');
+    a->bake.push_to = value;
+    if (slash && slash[1] && !strpbrk(slash, ":@"))
+        return 0;
+    err_set(e, ERR_INPUT, "--push is a repository, HOST/NAME, not '%s'", value);
+    return err_hint(e, "the tag is each template's alias");
+}
+
+static int take_builder(void *arguments, const char *value, struct err *e)
+{
+    static const char *const names[] = {
+        [BUILDER_AUTO] = "auto", [BUILDER_SERVER] = "server", [BUILDER_LOCAL] = "local"};
+    struct bake_arguments *a = arguments;
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        if (strcmp(value, names[i]) == 0) {
+            a->bake.builder = (enum bake_builder)i;
+            return 0;
+        }
+    }
+    return err_set(e, ERR_INPUT, "--builder is server, local or auto, not '%s'", value);
+}
+
+static int check_builder(const struct bake_arguments *a, struct err *e)
+{
+    if (a->bake.builder != BUILDER_LOCAL || a->bake.push_to)
+        return 0;
+    err_set(e, ERR_INPUT, "--builder local needs --push REPOSITORY");
+    return err_hint(e, "the template server gets the disk from there");
 }
 
 const struct option_row bake_option_rows[] = {
@@ -283,10 +328,7 @@ const struct option_row bake_option_rows[] = {
     {"task-list", "FILE", "a YAML or JSON list of tasks and images", take_task_list},
     {"images", "FILE", "a list of images, one a line, perhaps with a name behind", take_images},
     {NULL, NULL, "Which of them:", NULL},
-    {"all", NULL, "every one", take_all},
-    {"tasks", "NAME,...", "only these; * ? [ab] match; @FILE reads names from a file", take_tasks},
-    {"exclude", "NAME,...", "not these; the same forms", take_exclude},
-    {"shard", "I/N", "share I of N of them, the same split on every machine", take_shard},
+    SELECTION_OPTION_ROWS,
     {"only-failed", NULL, "of these, what failed in the store's last run", take_only_failed},
     {"changed", NULL, "say nothing of those that are up to date", take_changed},
     {"force", NULL, "bake also what is unchanged", take_force},
@@ -312,6 +354,12 @@ const struct option_row bake_option_rows[] = {
     {"net-jobs", "N", "requests to registries, and transfers, at once (default: 16)",
      take_net_jobs},
     {"server-jobs", "N", "builds on the template server at once (default: 8)", take_server_jobs},
+    {"push", "REPOSITORY",
+     "push each template's disk there, under its alias, as 'tb2-bake push' does", take_push},
+    {"builder", "WHO",
+     "of templates on a server: server (it runs the steps), local (it begins\n"
+     "with what was pushed), auto (local with --push; the default)",
+     take_builder},
     IMAGE_OPTION_ROWS,
     {"detailed-status", NULL, "exit with 5 where there was nothing to do", take_detailed_status},
     {NULL, NULL, NULL, NULL},
@@ -319,8 +367,7 @@ const struct option_row bake_option_rows[] = {
 
 /* ---- What is looked up ---- */
 
-/* A path, or the name of a shipped recipe: installed, or beside the sources it was built from. */
-static int find_recipe(struct bake_arguments *a, struct err *e)
+int bake_arguments_find_recipe(struct bake_arguments *a, struct err *e)
 {
     static const char *const directories[] = {TB2_DATA_DIR "/recipes",
                                               TB2_SOURCE_DIR "/manifests/recipes"};
@@ -373,7 +420,7 @@ static int find_api_key(struct bake_arguments *a, struct err *e)
     return a->api_key ? 0 : err_nomem(e, "API key");
 }
 
-static int check_selection(struct bake_arguments *a, struct err *e)
+int bake_arguments_select(struct bake_arguments *a, struct err *e)
 {
     struct bake_selection *s = &a->bake.tasks;
     int sources = (s->tasks_dir != NULL) + (s->task_list != NULL) + (s->images != NULL);
@@ -424,9 +471,11 @@ int bake_arguments_parse(struct bake_arguments *a, struct parsing *p, int argc, 
     a->bake.remote_url = remote_url(a->bake.remote_url);
     rc = check_pins(a, e);
     if (rc == 0)
-        rc = check_selection(a, e);
+        rc = check_builder(a, e);
     if (rc == 0)
-        rc = find_recipe(a, e);
+        rc = bake_arguments_select(a, e);
+    if (rc == 0)
+        rc = bake_arguments_find_recipe(a, e);
     if (rc == 0)
         rc = remote_lease(&a->bake.remote_lease_ms, e);
     if (rc == 0)

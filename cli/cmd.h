@@ -20,8 +20,9 @@ enum {
     EXIT_USAGE = 2,
     EXIT_ENVIRONMENT = 3,
     EXIT_BUSY = 4,
-    EXIT_NOTHING = 5,       /* nothing to do; only where --detailed-status asks for it */
-    EXIT_RATE_LIMITED = 6,  /* tasks failed since a far end limits how often it may be asked */
+    EXIT_NOTHING = 5, /* nothing to do; only where --detailed-status asks for it */
+    EXIT_RATE_LIMITED =
+        6, /* a far end limits how often it may be asked; of a bake: nothing else failed */
     EXIT_TOOL_FAILED = 125, /* `run`: the tool failed, not the command */
     EXIT_INTERRUPTED = 130,
 };
@@ -45,21 +46,23 @@ struct command {
     const char *name;
     const char *arguments; /* for the usage line */
     const char *summary;
-    /* Table of its own options (cli/options.h), up to a row of zeros; NULL: it reads its options
-     * itself, and `summary` has their help. */
+    /* Table of its own options (cli/options.h), up to a row of zeros; NULL: it has none. */
     const struct option_row *options;
-    const char *notes; /* what --help says after the table; NULL: nothing */
+    bool operands_end_options; /* what follows the first operand is for another program */
+    const char *notes;         /* what --help says after the table; NULL: nothing */
     /* argv[0] is the command's name. Returns the exit status. */
     int (*run)(struct global_options *g, int argc, char **argv);
 };
 
 extern const struct command command_bake;
 extern const struct command command_plan;
+extern const struct command command_golden;
 extern const struct command command_ls;
 extern const struct command command_show;
 extern const struct command command_run;
 extern const struct command command_verify;
 extern const struct command command_disk;
+extern const struct command command_push;
 extern const struct command command_remote;
 extern const struct command command_store;
 extern const struct command command_image;

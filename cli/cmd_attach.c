@@ -100,20 +100,13 @@ static const struct option_row attach_rows[] = {
 /* An exit status, or -1 to go on. */
 static int parse_attach(struct arguments *a, struct global_options *g, int argc, char **argv)
 {
-    struct err e = ERR_INIT;
-    struct parsing p = {.command = &command_attach, .globals = g};
-    if (options_parse(&p, a, argc, argv, &e) < 0)
-        return report_error(&e);
-    if (p.status >= 0)
-        return p.status;
+    int status = options_read(&command_attach, g, a, argc, argv);
+    if (status >= 0)
+        return status;
     if (a->ublk + !!a->socket + !!a->tcp > 1)
         return usage_error(&command_attach, "--ublk, --nbd and --nbd-tcp exclude one another");
-    if (optind == argc)
-        return usage_error(&command_attach, "which disk? An alias, an image or a disk is missing");
-    if (optind + 1 < argc)
-        return usage_error(&command_attach, "'%s' is not expected here", argv[optind + 1]);
-    a->what = argv[optind];
-    return -1;
+    return options_operand(&a->what, &command_attach,
+                           "which disk? An alias, an image or a disk is missing", argc, argv);
 }
 
 /* A disk by its digest, a template's by alias, else the image's, assembled now. */
@@ -372,11 +365,9 @@ static int run_detach(struct global_options *g, int argc, char **argv)
 {
     struct err e = ERR_INIT;
     bool force = false;
-    struct parsing p = {.command = &command_detach, .globals = g};
-    if (options_parse(&p, &force, argc, argv, &e) < 0)
-        return report_error(&e);
-    if (p.status >= 0)
-        return p.status;
+    int status = options_read(&command_detach, g, &force, argc, argv);
+    if (status >= 0)
+        return status;
     if (optind == argc)
         return usage_error(&command_detach, "which device? Its name is missing");
     int worst = EXIT_ALL_READY;
@@ -452,13 +443,11 @@ static int run_devices(struct global_options *g, int argc, char **argv)
 {
     struct err e = ERR_INIT;
     bool wants_recovery = false;
-    struct parsing p = {.command = &command_devices, .globals = g};
-    if (options_parse(&p, &wants_recovery, argc, argv, &e) < 0)
-        return report_error(&e);
-    if (p.status >= 0)
-        return p.status;
-    if (optind < argc)
-        return usage_error(&command_devices, "'%s' is not expected here", argv[optind]);
+    int status = options_read(&command_devices, g, &wants_recovery, argc, argv);
+    if (status < 0)
+        status = options_end(&command_devices, 0, argc, argv);
+    if (status >= 0)
+        return status;
     struct device_list list = {0};
     AUTO_STORE struct store *s = NULL;
     int rc = open_existing_store(&s, g, &e);

@@ -21,9 +21,9 @@
 #endif
 
 static const struct command *const commands[] = {
-    &command_bake,   &command_plan,   &command_ls,      &command_show, &command_run,
-    &command_verify, &command_remote, &command_image,   &command_disk, &command_store,
-    &command_attach, &command_detach, &command_devices,
+    &command_bake,   &command_plan,   &command_ls,     &command_show,   &command_run,
+    &command_verify, &command_golden, &command_push,   &command_remote, &command_image,
+    &command_disk,   &command_store,  &command_attach, &command_detach, &command_devices,
 };
 
 /* Set before the signal handlers are, never changed after: what they act on. */
@@ -212,6 +212,8 @@ int report_error(const struct err *e)
     show_error(stderr, "", e);
     if (e->class == ERR_INPUT)
         return EXIT_USAGE;
+    if (e->class == ERR_RATE)
+        return EXIT_RATE_LIMITED;
     if (e->class == ERR_BUSY)
         return EXIT_BUSY;
     return e->class == ERR_CANCELLED ? EXIT_INTERRUPTED : EXIT_ENVIRONMENT;

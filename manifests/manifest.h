@@ -219,6 +219,40 @@ void lock_free(struct lock *l);
 DEFINE_AUTO(lock, lock_free)
 #define AUTO_LOCK CLEANUP(lock_free_auto_)
 
+/* ---- A task's solution and tests ---------------------------------------------------------- */
+
+struct trial_variable {
+    char *name;
+    char *value; /* NULL: only the host has one */
+    char *host;  /* name of the host's variable that comes first; NULL: the value is literal */
+};
+
+/* One of the two scripts. */
+struct trial_script {
+    uint64_t timeout_ms; /* default 600,000 */
+    char *user;          /* NULL: the image's */
+    struct trial_variable *env;
+    size_t env_count;
+};
+
+/* How a harness runs a task's own scripts, where task.toml says so. */
+struct task_trial {
+    struct trial_script solve;  /* [agent] timeout_sec, user; [solution.env] */
+    struct trial_script test;   /* [verifier] timeout_sec, user, env */
+    struct trial_variable *env; /* [environment.env]: for both */
+    size_t env_count;
+};
+
+/* Reads DIRECTORY/task.toml. ERR_INPUT with file, line and column; ERR_UNSUPPORTED for a task that is
+ * more than one script after the other. */
+int task_trial_load(struct task_trial **out, const char *directory, struct err *e) MUST_USE;
+/* The same from text; `path` stands in errors. */
+int task_trial_parse(struct task_trial **out, const char *path, const void *text, size_t len,
+                     struct err *e) MUST_USE;
+void task_trial_free(struct task_trial *t);
+DEFINE_AUTO(task_trial, task_trial_free)
+#define AUTO_TASK_TRIAL CLEANUP(task_trial_free_auto_)
+
 /* ---- Recipes ----------------------------------------------------------------------------- */
 
 enum recipe_step_kind { RECIPE_RUN, RECIPE_ENV, RECIPE_WORKDIR, RECIPE_USER };

@@ -330,6 +330,9 @@ int oci_image_check(const struct oci_manifest *m, const struct oci_config *c, st
             e, ERR_CORRUPT,
             "not a runnable image: the manifest lists %zu layers, the config %zu diff_ids",
             m->layer_count, c->diff_id_count);
+    if (!*c->os)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "not a runnable image: its config names no operating system");
     if (strcmp(c->os, "linux") != 0)
         return err_set(e, ERR_UNSUPPORTED,
                        "the image is for the operating system \"%.60s\", not linux", c->os);

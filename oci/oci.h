@@ -119,6 +119,10 @@ int oci_config_parse(struct oci_config *out, const void *bytes, size_t len, stru
 void oci_config_fini(struct oci_config *c);
 void oci_descriptor_fini(struct oci_descriptor *d);
 
+/* True if the layers of the image manifest are OverlayBD layers (AgentENV's rule). ERR_UNSUPPORTED for
+ * what is neither that nor a plain image: TurboOCI, layers of both kinds. */
+int oci_manifest_is_native(bool *out, const void *bytes, size_t len, struct err *e) MUST_USE;
+
 /* Layer count equals diff_id count, layer types are usable, os is linux; else ERR_CORRUPT or
  * ERR_UNSUPPORTED. */
 int oci_image_check(const struct oci_manifest *m, const struct oci_config *c,

@@ -80,9 +80,9 @@ static int variant_level(const char *architecture, const char *variant)
             return 8;
         return strcmp(architecture, "arm") == 0 ? 7 : 1;
     }
-    if (variant[0] == 'v' && variant[1] >= '1' && variant[1] <= '9' && variant[2] == '\0')
-        return variant[1] - '0';
-    return -1;
+    if (variant[0] == 'v') /* "v8", and "8" as some builders write it */
+        variant++;
+    return variant[0] >= '1' && variant[0] <= '9' && variant[1] == '\0' ? variant[0] - '0' : -1;
 }
 
 /* How well an entry fits: 0 not at all, else higher is better. */
@@ -130,10 +130,10 @@ static int read_candidate(struct candidate *out, const struct json *entry, struc
                      json_get_string_opt(platform, "architecture", &architecture, e) < 0 ||
                      json_get_string_opt(platform, "variant", &c.platform.variant, e) < 0))
         return -(int)e->class;
-    if (os && architecture) {
+    if (os && *os && architecture && *architecture) {
         c.has_platform = true;
         c.platform.os = os;
-        c.platform.architecture = architecture;
+        c.platform.architecture = oci_architecture_name(architecture);
     }
     c.is_attestation =
         reference || (artifact && *artifact) ||
@@ -151,23 +151,34 @@ static int note_platform(struct buf *seen, const struct candidate *c, struct err
                       variant ? variant : "");
 }
 
-static int no_match(const struct buf *seen, const struct oci_platform *want, struct err *e)
+static int no_match(const struct buf *seen, size_t unnamed, const struct oci_platform *want,
+                    struct err *e)
 {
-    err_set(e, ERR_NOTFOUND, "the image has nothing for %s/%s%s%s; it has: %.600s", want->os,
+    char text[64] = "no platform at all";
+    if (unnamed > 1)
+        snprintf(text, sizeof(text), "%zu entries that name no platform", unnamed);
+    err_set(e, ERR_NOTFOUND, "the image has nothing for %s/%s%s%s; it has: %.600s%s%s", want->os,
             want->architecture, want->variant ? "/" : "", want->variant ? want->variant : "",
-            seen->len ? buf_text(seen) : "no platform at all");
+            seen->len ? buf_text(seen) : "", seen->len && unnamed > 1 ? ", " : "",
+            seen->len && unnamed < 2 ? "" : text);
     return -(int)e->class;
 }
 
-/* Index of the entry to take, or SIZE_MAX. Entries without a platform count only when no other
+struct choice {
+    size_t index;   /* of the entry to take, or SIZE_MAX */
+    bool is_named;  /* it names the platform */
+    size_t unnamed; /* entries that name none */
+};
+
+/* Entries without a platform count only when no other
  * fits, and only when there is one of them: with two the choice would be a guess. */
-static int choose(size_t *out, bool *needs_check, const struct json *entries,
-                  const struct oci_platform *want, struct buf *seen, struct err *e)
+static int choose(struct choice *out, const struct json *entries, const struct oci_platform *want,
+                  struct buf *seen, struct err *e)
 {
-    size_t best = SIZE_MAX;
     size_t unnamed = SIZE_MAX;
-    size_t unnamed_count = 0;
     int best_fit = 0;
+
+    *out = (struct choice){.index = SIZE_MAX};
 
     for (size_t i = 0; i < json_length(entries); i++) {
         struct candidate c;
@@ -177,19 +188,20 @@ static int choose(size_t *out, bool *needs_check, const struct json *entries,
             continue;
         if (!c.has_platform) {
             unnamed = i;
-            unnamed_count++;
+            out->unnamed++;
             continue;
         }
         if (note_platform(seen, &c, e) < 0)
             return -(int)e->class;
         int this_fit = fit(want, &c.platform);
         if (this_fit > best_fit) {
-            best = i;
+            out->index = i;
+            out->is_named = true;
             best_fit = this_fit;
         }
     }
-    *needs_check = best == SIZE_MAX;
-    *out = best != SIZE_MAX ? best : unnamed_count == 1 ? unnamed : SIZE_MAX;
+    if (!out->is_named && out->unnamed == 1)
+        out->index = unnamed;
     return 0;
 }
 
@@ -199,8 +211,7 @@ int oci_index_select(struct oci_descriptor *out, bool *needs_check, const void *
     AUTO_JSON struct json *doc = NULL;
     AUTO_BUF struct buf seen;
     struct json *entries = NULL;
-    size_t index = SIZE_MAX;
-    bool check = false;
+    struct choice choice;
 
     buf_init(&seen, LIMIT_MANIFEST);
     if (json_parse(&doc, bytes, len, "index", e) < 0)
@@ -212,12 +223,12 @@ int oci_index_select(struct oci_descriptor *out, bool *needs_check, const void *
     if (json_length(entries) > OCI_MAX_DESCRIPTORS)
         return err_set(e, ERR_LIMIT, "index: %zu entries, more than %d", json_length(entries),
                        OCI_MAX_DESCRIPTORS);
-    if (choose(&index, &check, entries, platform, &seen, e) < 0)
+    if (choose(&choice, entries, platform, &seen, e) < 0)
         return err_in(e, "index");
-    if (index == SIZE_MAX)
-        return no_match(&seen, platform, e);
-    if (oci_descriptor_read(out, json_element(entries, index), e) < 0)
-        return err_in(e, "index: entry %zu", index + 1);
-    *needs_check = check;
+    if (choice.index == SIZE_MAX)
+        return no_match(&seen, choice.unnamed, platform, e);
+    if (oci_descriptor_read(out, json_element(entries, choice.index), e) < 0)
+        return err_in(e, "index: entry %zu", choice.index + 1);
+    *needs_check = !choice.is_named;
     return 0;
 }

@@ -446,10 +446,12 @@ static int pass(struct oci_tar *t)
     return 0;
 }
 
-static int end_mark(struct oci_tar *t, size_t at, struct err *e)
+/* Behind `at` bytes of headers; they are about nothing, unless `bound` to an entry. */
+static int end_mark(struct oci_tar *t, size_t at, bool bound, struct err *e)
 {
-    if (at > 0)
+    if (bound)
         return err_set(e, ERR_CORRUPT, "bad tar archive: an extended header without its entry");
+    buf_drop(&t->group, at);
     int rc = gather(t, 2 * BLOCK, e);
     if (rc < 0)
         return rc;
@@ -598,6 +600,7 @@ static int take_group(struct oci_tar *t, struct err *e)
     t->facts = (struct oci_tar_facts){.off = t->off};
     struct extended x = {0};
     struct extended_place pax = {0};
+    bool bound = false; /* a header is about the entry to come, not about the whole tar */
     for (size_t at = 0;;) {
         int rc = gather(t, at + BLOCK, e);
         if (rc < 0)
@@ -606,7 +609,7 @@ static int take_group(struct oci_tar *t, struct err *e)
             return pass(t);
         const uint8_t *header = t->group.data + at;
         if (is_zero(header))
-            return end_mark(t, at, e);
+            return end_mark(t, at, bound, e);
         if (!checksum_is_right(header))
             return pass(t);
         if (header[FIELD_TYPE] == 'V') { /* a volume's label: a header and no more */
@@ -616,6 +619,7 @@ static int take_group(struct oci_tar *t, struct err *e)
         if (!is_about_next(header[FIELD_TYPE]))
             return take_entry(t, at, &x, e);
         bool is_pax = header[FIELD_TYPE] == 'x' || header[FIELD_TYPE] == 'X';
+        bound = bound || header[FIELD_TYPE] != 'g';
         if (is_pax && pax.end > 0) {
             drop_extended(t, &pax);
             at -= pax.end - pax.at;

@@ -66,6 +66,7 @@ struct merge {
     uint32_t placed;
     size_t duplicates;
     struct removal_list *removals;
+    struct lower_list *lower;
     struct waiting_list *waiting;
     /* The last parent directory found; dropped when a directory or link goes away. */
     const char *parent_path;
@@ -293,12 +294,65 @@ static int find_name(struct merge *m, uint32_t *out, const char *path, enum on_m
     return rc;
 }
 
-/* Marks a link that this layer removes or replaces. */
-static int doom_link(struct merge *m, const struct oci_entry *entry, struct err *e)
+/* What a hard link of the layer leads to below it, before the layer's markers act. */
+struct lower_target {
+    const struct oci_entry *entry;
+    uint32_t inode;
+};
+
+/* In tar order, and so they are asked for. */
+struct lower_list {
+    struct lower_target *items;
+    size_t count;
+    size_t capacity;
+    size_t next;
+};
+
+/* The name that a hard link leads to, or OCI_NAME_NONE. */
+static int find_target(struct merge *m, uint32_t *out, const struct oci_entry *entry, struct err *e)
+{
+    const char *base = entry->target + oci_path_base(entry->target);
+    int rc = find_directory(m, out, entry->target, (size_t)(base - entry->target), LOOK, e);
+    if (rc == 0 && *out != OCI_NAME_NONE)
+        *out = oci_names_find(&m->names, *out, base, strlen(base));
+    return rc;
+}
+
+static int note_target(struct merge *m, const struct oci_entry *entry, struct err *e)
+{
+    uint32_t target;
+    struct lower_list *list = m->lower;
+    int rc = find_target(m, &target, entry, e);
+    if (rc < 0 || target == OCI_NAME_NONE || is_directory(m, target))
+        return rc;
+    rc = mem_grow(&list->items, &list->capacity, list->count + 1, sizeof(*list->items), e);
+    if (rc == 0)
+        list->items[list->count++] =
+            (struct lower_target){.entry = entry, .inode = m->names.items[target].inode};
+    return rc;
+}
+
+/* The inode that was noted for the entry; false when there is none. */
+static bool noted_target(struct merge *m, const struct oci_entry *entry, uint32_t *inode)
+{
+    struct lower_list *list = m->lower;
+    while (list->next < list->count && list->items[list->next].entry < entry)
+        list->next++;
+    if (list->next == list->count || list->items[list->next].entry != entry)
+        return false;
+    *inode = list->items[list->next].inode;
+    return true;
+}
+
+/* Looks at the layers below as they are: marks a link that this layer removes or replaces, notes
+ * what its hard links lead to. */
+static int look_below(struct merge *m, const struct oci_entry *entry, struct err *e)
 {
     uint32_t name;
     if (entry->type == OCI_OPAQUE || *entry->path == 0)
         return 0;
+    if (entry->type == OCI_HARDLINK && note_target(m, entry, e) < 0)
+        return -(int)e->class;
     int rc = find_name(m, &name, entry->path, LOOK, e);
     if (rc < 0 || name == OCI_NAME_NONE || entry_of(m, name)->type != OCI_SYMLINK)
         return rc;
@@ -386,25 +440,25 @@ static int place(struct merge *m, const struct oci_entry *entry, struct err *e)
 static int place_link(struct merge *m, const struct oci_entry *entry, bool *found, struct err *e)
 {
     uint32_t target;
+    uint32_t inode = 0;
     *found = false;
-    const char *base = entry->target + oci_path_base(entry->target);
-    int rc = find_directory(m, &target, entry->target, (size_t)(base - entry->target), LOOK, e);
-    if (rc == 0 && target != OCI_NAME_NONE)
-        target = oci_names_find(&m->names, target, base, strlen(base));
-    if (rc < 0 || target == OCI_NAME_NONE)
+    int rc = find_target(m, &target, entry, e);
+    if (rc < 0 || (target == OCI_NAME_NONE && !noted_target(m, entry, &inode)))
         return rc;
-    if (is_directory(m, target)) {
+    if (target != OCI_NAME_NONE && is_directory(m, target)) {
         char name[OCI_QUOTE_MAX];
         return err_set(e, ERR_CORRUPT, "a hard link to the directory %s",
                        oci_text_quote(entry->target, name));
     }
+    if (target != OCI_NAME_NONE)
+        inode = m->names.items[target].inode;
     *found = true;
     uint32_t parent;
     rc = find_parent(m, &parent, entry->path, MAKE, e);
     if (rc < 0)
         return rc;
     const char *text = entry->path + oci_path_base(entry->path);
-    return bind_name(m, parent, text, m->names.items[target].inode, e);
+    return bind_name(m, parent, text, inode, e);
 }
 
 /* A link that met no target when its turn came. */
@@ -445,23 +499,44 @@ static int entry_failure(const struct oci_entry *entry, struct err *e)
     return err_in(e, "entry %s", oci_text_quote(entry->path, name));
 }
 
-/*
- * Links may point forward in their layer. Once through in tar order and once against it finds the
- * targets of all chains that run one way; more passes would let a hostile layer cost quadratic
- * time.
- */
-static int apply_waiting(struct merge *m, struct waiting_list *list, struct err *e)
+/* Tries all links that wait, in tar order or against it. */
+static int retry_links(struct merge *m, struct waiting_list *list, bool forward, size_t *found,
+                       struct err *e)
 {
-    uint32_t last = m->placed;
-    for (size_t i = 0; i < 2 * list->count; i++) {
-        size_t at = i < list->count ? i : 2 * list->count - 1 - i;
-        const struct oci_entry *entry = list->items[at].entry;
+    *found = 0;
+    for (size_t i = 0; i < list->count; i++) {
+        struct waiting *w = &list->items[forward ? i : list->count - 1 - i];
+        const struct oci_entry *entry = w->entry;
         int rc = check_cancel(m, i, e);
         if (rc < 0)
             return rc;
-        rc = entry ? retry_link(m, &list->items[at], e) : 0;
+        rc = entry ? retry_link(m, w, e) : 0;
         if (rc < 0)
             return entry_failure(entry, e);
+        if (entry && !w->entry)
+            ++*found;
+    }
+    return 0;
+}
+
+/*
+ * Links may point forward in their layer. Once through in tar order and once against it finds the
+ * targets of all chains that run one way; shuffled chains need a pass for every turn. The number
+ * of passes has an end, so that no layer costs quadratic time.
+ */
+static int apply_waiting(struct merge *m, struct waiting_list *list, struct err *e)
+{
+    enum { PASSES = 64 };
+    uint32_t last = m->placed;
+    size_t left = list->count;
+    size_t idle = 0; /* passes one after the other that found nothing: both ways, and it is over */
+    for (size_t i = 0; i < PASSES && left > 0 && idle < 2; i++) {
+        size_t found;
+        int rc = retry_links(m, list, i % 2 == 0, &found, e);
+        if (rc < 0)
+            return rc;
+        left -= found;
+        idle = found > 0 ? 0 : idle + 1;
     }
     m->placed = last;
     for (size_t i = 0; i < list->count; i++) {
@@ -541,7 +616,7 @@ static int apply_removals(struct merge *m, const struct oci_layer *layer, struct
         return 0;
     struct removal_list list = {0};
     m->removals = &list;
-    int rc = each_entry(m, layer, false, doom_link, e);
+    int rc = each_entry(m, layer, false, look_below, e);
     if (rc == 0)
         rc = each_entry(m, layer, true, find_removal, e);
     if (rc == 0)
@@ -564,12 +639,16 @@ static int apply_layer(struct merge *m, const struct oci_layer *layer, struct er
     if (oci_layer_count(layer) >= OCI_NAME_NONE - 1 - m->placed)
         return err_set(e, ERR_LIMIT, "more than %u entries", OCI_NAME_NONE - 1);
     struct waiting_list list = {0};
+    struct lower_list lower = {0};
     m->first_placed = m->placed + 1;
     m->duplicates = 0;
     m->waiting = &list;
+    m->lower = &lower;
     int rc = apply_entries(m, layer, e);
     m->waiting = NULL;
+    m->lower = NULL;
     free(list.items);
+    free(lower.items);
     if (rc == -ERR_CANCELLED)
         return rc;
     if (rc < 0)

@@ -264,9 +264,12 @@ static int check_realm(const struct auth *a, const struct challenge *c, const st
                        struct err *e)
 {
     if (strncasecmp(c->realm, "https://", strlen("https://")) == 0 ||
-        http_plain_allowed(entry->host, a->plain_http_hosts))
+        (strncasecmp(c->realm, "http://", strlen("http://")) == 0 &&
+         http_plain_allowed(entry->host, a->plain_http_hosts)))
         return 0;
-    return err_set(e, ERR_DENIED, "the registry names a token server that is not https");
+    AUTO_FREE char *server = http_printable_url(c->realm);
+    return err_set(e, ERR_DENIED, "the registry names a token server that is not https: %.200s",
+                   server ? server : "");
 }
 
 /* Called without the lock; `entry` keeps its names and, while busy, its challenge. */

@@ -140,6 +140,8 @@ int challenge_parse(struct challenge *out, const char *header, struct err *e)
         challenge_fini(&c);
         return -(int)e->class;
     }
+    if (c.realm)
+        c.realm[strcspn(c.realm, "#")] = '\0'; /* a fragment would hide the query from the server */
     if (c.bearer && (!c.realm || !*c.realm))
         c.bearer = false; /* nobody to ask for a token */
     *out = c;

@@ -234,6 +234,8 @@ static int status_error(const struct stop *stop, const struct http_response *res
     const struct endpoint *at = stop->endpoint;
 
     http_status_error(e, response, code);
+    if (response->redirected)
+        return err_in(e, "redirected to %s", response->redirected);
     if (e->class == ERR_DENIED)
         return err_hint(e, "check the name; for a private image log in first: docker login %s",
                         at->host);
@@ -310,7 +312,9 @@ static int authorize(struct registry *r, const struct stop *stop,
 }
 
 /*
- * Sends until the answer is neither 401 nor 429, or an error says that it will not be. The gate
+ * Sends until the answer is neither 401 nor 429, or an error says that it will not be. A 401 of
+ * another host, where a redirect has led, is an answer like any other: its challenge would have our
+ * login for the registry sent to whomever it names. The gate
  * makes the waits; how often one exchange takes a 429 is counted here, since a server may ask for
  * no wait at all.
  */
@@ -331,7 +335,7 @@ static int exchange(struct registry *r, const struct stop *stop, struct http_req
             return -(int)e->class;
         if (answer.status == 429 && ++limits < limits_max)
             continue;
-        if (answer.status != 401) {
+        if (answer.status != 401 || answer.redirected) {
             auth_accepted(r->auth, stop->ref, use);
             *out = answer;
             http_response_init(&answer);
@@ -375,4 +379,20 @@ int registry_exchange(struct registry *r, const struct oci_ref *ref, const char 
     struct stop stop = {.endpoint = endpoint_origin(r->endpoints, ref), .ref = ref, .last = true};
 
     return stop.endpoint ? stop_exchange(r, &stop, path, request, out, e) : err_nomem(e, "request");
+}
+
+int registry_send(struct registry *r, const struct oci_ref *ref, bool own,
+                  struct http_request *request, struct http_response *out, struct err *e)
+{
+    struct stop stop = {.endpoint = endpoint_origin(r->endpoints, ref), .ref = ref, .last = true};
+    struct auth_use use = {0};
+
+    if (!stop.endpoint)
+        return err_nomem(e, "request");
+    if (!own) /* not a registry: no gate, no login of ours */
+        return http_perform(r->http, request, out, e);
+    int rc = exchange(r, &stop, request, &use, out, e);
+    auth_use_fini(&use);
+    request->authorization = NULL;
+    return rc;
 }

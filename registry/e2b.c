@@ -10,55 +10,30 @@
  * Two families of servers exist. AgentENV has one build per template, both with the same id, and
  * refuses to build an alias again until it is deleted. E2B Cloud adds a build to the template, and
  * deleting would take good builds along. Equal ids tell the first from the second.
+ *
+ * Replacing a template that works, on the first kind of server: a new one is made under a name of
+ * its own, and may fail there without harm. Only then comes the part in which the alias has no
+ * template: delete, create, a build from the new one, which is a copy and no build to speak of.
  */
 #include "registry/e2b_internal.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 
 enum {
     POLL_FIRST_MS = 1000,
-    POLL_GROWTH = 5, /* the delay grows up to this many times the first */
     BUILD_TIMEOUT_MS = 1800 * 1000,
     WAITING_GRACE_MS = 30 * 1000, /* between claim and start lie two calls */
-    ROUNDS_MAX = 4,
-    LOG_PAGE = 100,
-    PATH_LEN = 512, /* two ids and what stands around them */
-    LINE_MAX_LEN = 1000,
-    STEP_MAX_LEN = 200,
-    MESSAGE_MAX_LEN = 1200
-};
-
-enum build_state { BUILD_ABSENT, BUILD_WAITING, BUILD_RUNNING, BUILD_READY, BUILD_FAILED };
-
-/* What stands behind an alias, or what we have made. */
-struct build {
-    enum build_state state;
-    char *template_id;
-    char *build_id;
-    int64_t age_ms; /* -1: unknown */
-    bool late;      /* polling ended because its time was over */
-};
-
-static void build_fini(struct build *b)
-{
-    free(b->template_id);
-    free(b->build_id);
-    *b = (struct build){.age_ms = -1};
-}
-#define AUTO_BUILD CLEANUP(build_fini)
-
-struct session {
-    struct e2b *client;
-    const struct e2b_template *wanted;
-    e2b_log *log;
-    void *log_ctx;
+    FULL_WAIT_MS = 15 * 1000,     /* before a build that found no room is begun again */
+    ROUNDS_QUICK = 3,             /* that follow at once */
+    ROUNDS_MAX = 6,               /* within the time of a build any number; but see: */
+    ROUNDS_LIMIT = 200,
+    REVISION_DIGITS = 8,
+    NAME_MAX_LEN = 128
 };
 
 /* ---- Life ---------------------------------------------------------------------------------- */
@@ -88,6 +63,14 @@ static int make_clients(struct e2b *c, struct err *e)
     return rc < 0 ? rc : http_new(&c->cleanup_http, &options, e);
 }
 
+static char *without_slashes(const char *url)
+{
+    size_t len = strlen(url);
+    while (len > 0 && url[len - 1] == '/')
+        len--;
+    return mem_strndup(url, len);
+}
+
 int e2b_new(struct e2b **out, const struct e2b_options *options, struct err *e)
 {
     int rc = check_options(options, e);
@@ -99,16 +82,16 @@ int e2b_new(struct e2b **out, const struct e2b_options *options, struct err *e)
     c->options = *options;
     c->options.api_key = NULL;
     c->options.api_url = NULL;
+    c->options.sandbox_url = NULL;
     if (c->options.poll_interval_ms <= 0)
         c->options.poll_interval_ms = POLL_FIRST_MS;
     if (c->options.build_timeout_ms <= 0)
         c->options.build_timeout_ms = BUILD_TIMEOUT_MS;
-    size_t len = strlen(options->api_url);
-    while (len > 0 && options->api_url[len - 1] == '/')
-        len--;
-    c->api_url = mem_strndup(options->api_url, len);
+    c->api_url = without_slashes(options->api_url);
+    bool own = options->sandbox_url && *options->sandbox_url;
+    c->sandbox_url = own ? without_slashes(options->sandbox_url) : NULL;
     c->key_header = mem_printf("X-API-Key: %s", options->api_key);
-    if (!c->api_url || !c->key_header)
+    if (!c->api_url || !c->key_header || (own && !c->sandbox_url))
         return err_nomem(e, "template server");
     rc = make_clients(c, e);
     if (rc < 0)
@@ -125,6 +108,7 @@ void e2b_free(struct e2b *c)
     http_free(c->cleanup_http);
     secret_free(c->key_header);
     free(c->api_url);
+    free(c->sandbox_url);
     free(c);
 }
 
@@ -135,250 +119,21 @@ void e2b_result_fini(struct e2b_result *r)
     *r = (struct e2b_result){.built = false};
 }
 
-/* ---- Small pieces -------------------------------------------------------------------------- */
-
-static void say(const struct session *s, const char *line)
-{
-    if (s->log)
-        s->log(s->log_ctx, line);
-}
-
-static enum build_state parse_state(const char *text)
-{
-    if (strcmp(text, "ready") == 0)
-        return BUILD_READY;
-    if (strcmp(text, "error") == 0)
-        return BUILD_FAILED;
-    return strcmp(text, "waiting") == 0 ? BUILD_WAITING : BUILD_RUNNING;
-}
-
-static int get(const struct session *s, const char *doing, const char *path, struct e2b_reply *out,
-               struct err *e)
-{
-    struct e2b_call call = {.method = "GET", .path = path, .doing = doing};
-    return e2b_send(s->client, &call, out, e);
-}
-
-/* Age by the server's RFC 3339 time, whose fraction is dropped; -1 when it cannot be told. */
-static int64_t age_ms(const char *created)
-{
-    enum { SECONDS_LEN = 19 };
-    char text[SECONDS_LEN + 2];
-    size_t len = created ? strlen(created) : 0;
-    bool utc =
-        len > SECONDS_LEN && (created[len - 1] == 'Z' || strcmp(created + len - 6, "+00:00") == 0);
-    if (!utc)
-        return -1;
-    memcpy(text, created, SECONDS_LEN);
-    memcpy(text + SECONDS_LEN, "Z", 2);
-    int64_t seconds = clock_parse(text);
-    if (seconds < 0)
-        return -1;
-    int64_t age = clock_wall_ns() / 1000000 - seconds * 1000;
-    return age > 0 ? age : 0;
-}
-
-static bool one_build_per_template(const struct build *b)
-{
-    return b->template_id && b->build_id && strcmp(b->template_id, b->build_id) == 0;
-}
-
-/* ---- Looking an alias up ------------------------------------------------------------------- */
-
-/* The build that counts: a ready one, else the youngest. NULL when there is none. */
-static const struct json *pick_build(const struct json *builds)
-{
-    const struct json *best = NULL;
-    const char *best_created = "";
-    for (size_t i = 0; i < json_length(builds); i++) {
-        const struct json *build = json_element(builds, i);
-        if (json_kind(build) != JSON_KIND_OBJECT)
-            continue;
-        const struct json *status = json_member(build, "status");
-        const struct json *created = json_member(build, "createdAt");
-        const char *status_text = status ? json_as_string(status) : NULL;
-        const char *created_text = created ? json_as_string(created) : NULL;
-        if (status_text && strcmp(status_text, "ready") == 0)
-            return build;
-        if (!best || (created_text && strcmp(created_text, best_created) > 0)) {
-            best = build;
-            best_created = created_text ? created_text : "";
-        }
-    }
-    return best;
-}
-
-static int read_template(const struct session *s, const struct json *template, struct build *out,
-                         const char *doing, struct err *e)
-{
-    struct json *builds;
-    const char *status;
-    const char *created;
-    if (!template || json_kind(template) != JSON_KIND_OBJECT ||
-        json_get_array(template, "builds", &builds, e) < 0)
-        return e2b_malformed(s->client, doing, "builds", e);
-    const struct json *build = pick_build(builds);
-    if (!build) {
-        out->state = BUILD_FAILED; /* claimed, with nothing behind it */
-        return 0;
-    }
-    if (json_get_string(build, "status", &status, e) < 0 ||
-        json_get_string_opt(build, "createdAt", &created, e) < 0)
-        return e2b_malformed(s->client, doing, "status", e);
-    out->state = parse_state(status);
-    out->age_ms = age_ms(created);
-    return e2b_take_id(&out->build_id, s->client, build, "buildID", doing, e);
-}
-
-/* Fills *out with what stands behind its template_id. */
-static int look_at_template(const struct session *s, struct build *out, struct err *e)
-{
-    static const char doing[] = "looking at the template";
-    char path[PATH_LEN];
-    AUTO_E2B_REPLY struct e2b_reply template = {.retry_after_ms = -1};
-    snprintf(path, sizeof(path), "/templates/%s", out->template_id);
-    int rc = get(s, doing, path, &template, e);
-    if (rc < 0)
-        return rc;
-    if (template.code == 404) { /* deleted meanwhile */
-        build_fini(out);
-        return 0;
-    }
-    if (!e2b_is_ok(&template))
-        return e2b_refused(s->client, &template, doing, e);
-    return read_template(s, template.json, out, doing, e);
-}
-
-static int look_up(const struct session *s, struct build *out, struct err *e)
-{
-    static const char doing[] = "looking the alias up";
-    char path[PATH_LEN];
-    AUTO_E2B_REPLY struct e2b_reply alias = {.retry_after_ms = -1};
-    build_fini(out);
-    snprintf(path, sizeof(path), "/templates/aliases/%s", s->wanted->alias);
-    int rc = get(s, doing, path, &alias, e);
-    if (rc < 0 || alias.code == 404)
-        return rc;
-    if (alias.code == 403) {
-        err_set(e, ERR_DENIED, "%s: alias %s belongs to another team", s->client->api_url,
-                s->wanted->alias);
-        return err_hint(e, "use that team's E2B_API_KEY");
-    }
-    if (!e2b_is_ok(&alias))
-        return e2b_refused(s->client, &alias, doing, e);
-    rc = e2b_take_id(&out->template_id, s->client, alias.json, "templateID", doing, e);
-    return rc < 0 ? rc : look_at_template(s, out, e);
-}
-
-/* ---- Polling ------------------------------------------------------------------------------- */
-
-/* Passes this page's log lines on; *offset counts those of all pages. */
-static void pass_logs(const struct session *s, const struct json *status, uint64_t *offset)
-{
-    const struct json *entries = json_member(status, "logEntries");
-    size_t count = entries ? json_length(entries) : 0;
-    for (size_t i = 0; i < count; i++) {
-        const struct json *entry = json_element(entries, i);
-        const struct json *message =
-            json_kind(entry) == JSON_KIND_OBJECT ? json_member(entry, "message") : NULL;
-        const char *text = message ? json_as_string(message) : NULL;
-        AUTO_FREE char *line = text ? e2b_clean(text, LINE_MAX_LEN, false) : NULL;
-        if (line)
-            say(s, line);
-    }
-    *offset += count;
-}
-
-/* The server's reason as ERR_STEP. Its step is text: a number, a name, or the command. */
-static int build_failed(const struct session *s, const struct json *status, struct err *e)
-{
-    const struct json *reason = json_member(status, "reason");
-    bool known = reason && json_kind(reason) == JSON_KIND_OBJECT;
-    const struct json *step = known ? json_member(reason, "step") : NULL;
-    const struct json *message = known ? json_member(reason, "message") : NULL;
-    AUTO_FREE char *step_text = NULL;
-    AUTO_FREE char *message_text = NULL;
-    if (step && json_kind(step) == JSON_KIND_INTEGER)
-        step_text = mem_printf("%lld", (long long)json_as_integer(step));
-    else if (step && json_as_string(step))
-        step_text = e2b_clean(json_as_string(step), STEP_MAX_LEN, false);
-    if (message && json_as_string(message))
-        message_text = e2b_clean(json_as_string(message), MESSAGE_MAX_LEN, true);
-    return err_set(e, ERR_STEP, "%s: the build failed%s%s: %s", s->client->api_url,
-                   step_text ? " at step " : "", step_text ? step_text : "",
-                   message_text ? message_text : "the server gives no reason");
-}
-
-static int poll_once(const struct session *s, struct build *b, uint64_t *offset, struct err *e)
-{
-    static const char doing[] = "asking for the build's status";
-    char path[PATH_LEN];
-    AUTO_E2B_REPLY struct e2b_reply reply = {.retry_after_ms = -1};
-    const char *text;
-    snprintf(path, sizeof(path), "/templates/%s/builds/%s/status?logsOffset=%llu&limit=%d",
-             b->template_id, b->build_id, (unsigned long long)*offset, LOG_PAGE);
-    int rc = get(s, doing, path, &reply, e);
-    if (rc < 0)
-        return rc;
-    if (!e2b_is_ok(&reply))
-        return e2b_refused(s->client, &reply, doing, e);
-    if (!reply.json || json_kind(reply.json) != JSON_KIND_OBJECT ||
-        json_get_string(reply.json, "status", &text, e) < 0)
-        return e2b_malformed(s->client, doing, "status", e);
-    enum build_state state = parse_state(text);
-    bool news = state != b->state;
-    bool last = state == BUILD_READY || state == BUILD_FAILED;
-    if (news && !last)
-        say(s, state == BUILD_RUNNING ? "building" : "waiting");
-    pass_logs(s, reply.json, offset);
-    if (news && last)
-        say(s, state == BUILD_READY ? "ready" : "failed");
-    b->state = state;
-    return state == BUILD_FAILED ? build_failed(s, reply.json, e) : 0;
-}
-
-/*
- * Polls until the build is ready (0), failed (ERR_STEP) or `budget_ms` is over (ERR_TIMEOUT). With
- * `while_waiting` it returns 0 as soon as the build has left the waiting state.
- */
-static int poll_build(const struct session *s, struct build *b, int64_t budget_ms,
-                      bool while_waiting, struct err *e)
-{
-    int64_t deadline_ms = clock_ms() + budget_ms;
-    int64_t delay_ms = s->client->options.poll_interval_ms;
-    int64_t longest_ms = delay_ms * POLL_GROWTH;
-    uint64_t offset = 0;
-    for (;;) {
-        int rc = poll_once(s, b, &offset, e);
-        if (rc < 0 || b->state == BUILD_READY || (while_waiting && b->state != BUILD_WAITING))
-            return rc;
-        if (clock_ms() + delay_ms > deadline_ms) {
-            b->late = true;
-            err_set(e, ERR_TIMEOUT, "%s: the build is not ready after %lld s", s->client->api_url,
-                    (long long)(s->client->options.build_timeout_ms / 1000));
-            return err_hint(e, "look at the server: it has no way to say what it is waiting for");
-        }
-        rc = cancel_sleep_ms(s->client->options.cancel, (long)delay_ms, e);
-        if (rc < 0)
-            return rc;
-        delay_ms += delay_ms / 2 + 1;
-        delay_ms = delay_ms < longest_ms ? delay_ms : longest_ms;
-    }
-}
+/* ---- Waiting for others -------------------------------------------------------------------- */
 
 /*
  * A build under way that is not ours: waits for it as long as a build of its age deserves. What can
  * be told about it afterwards is in b->state; only trouble with the server is an error.
  */
-static int wait_for_other(const struct session *s, struct build *b, struct err *e)
+static int wait_for_other(const struct e2b_session *s, struct e2b_build *b, struct err *e)
 {
     int64_t age = b->age_ms > 0 ? b->age_ms : 0;
     int rc = 0;
-    say(s, "waiting for a build of this alias that is under way");
+    e2b_say(s, "waiting for a build of this alias that is under way");
     if (b->state == BUILD_WAITING)
-        rc = poll_build(s, b, WAITING_GRACE_MS - age, true, e);
+        rc = e2b_poll(s, b, WAITING_GRACE_MS - age, true, e);
     if (rc == 0 && b->state == BUILD_RUNNING)
-        rc = poll_build(s, b, s->client->options.build_timeout_ms - age, false, e);
+        rc = e2b_poll(s, b, s->client->options.build_timeout_ms - age, false, e);
     if (rc < 0 && (b->late || b->state == BUILD_FAILED || e->class == ERR_NOTFOUND)) {
         b->state = BUILD_FAILED;
         err_clear(e);
@@ -387,126 +142,226 @@ static int wait_for_other(const struct session *s, struct build *b, struct err *
     return rc;
 }
 
-/* ---- Changing things ----------------------------------------------------------------------- */
-
-static int delete_template(const struct session *s, const char *template_id, bool cleanup,
-                           struct err *e)
+/* The build behind the session's alias, once it is none that is under way. */
+static int find(const struct e2b_session *s, struct e2b_build *found, struct err *e)
 {
-    static const char doing[] = "deleting the template";
-    char path[PATH_LEN];
-    AUTO_E2B_REPLY struct e2b_reply reply = {.retry_after_ms = -1};
-    snprintf(path, sizeof(path), "/templates/%s", template_id);
-    struct e2b_call call = {.method = "DELETE", .path = path, .doing = doing, .cleanup = cleanup};
-    int rc = e2b_send(s->client, &call, &reply, e);
-    if (rc < 0 || e2b_is_ok(&reply) || reply.code == 404)
-        return rc;
-    return e2b_refused(s->client, &reply, doing, e);
+    int rc = e2b_look_up(s, found, e);
+    if (rc == 0 && (found->state == BUILD_WAITING || found->state == BUILD_RUNNING))
+        rc = wait_for_other(s, found, e);
+    return rc;
 }
 
-/* Takes our claim back after a failure, which stays the error. */
-static void discard(const struct session *s, const struct build *b, struct err *e)
+/* ---- Making -------------------------------------------------------------------------------- */
+
+static int verify(const struct e2b_session *s, struct err *e)
 {
-    struct err other = ERR_INIT;
-    if (delete_template(s, b->template_id, true, &other) == 0)
-        return;
-    log_event(LOG_WARN, "registry", "%s", other.text);
-    err_hint(e, "template %s on the server still has the alias %s: delete it there", b->template_id,
-             s->wanted->alias);
+    const struct e2b_template *t = s->wanted;
+    return t->verify ? t->verify(t->verify_ctx, t->alias, e) : 0;
 }
 
-/* Claims the alias. If it seemed free (`lost` is not NULL), *lost says that someone was faster. */
-static int create(const struct session *s, struct build *out, bool *lost, struct err *e)
+/*
+ * A template that has other builds than ours has other users: it stays. *lost when one of them may
+ * become the alias's in our stead; a server that drops a build for a newer one fails ours.
+ */
+static bool has_other_builds(const struct e2b_session *s, const struct e2b_build *b, bool *lost)
 {
-    static const char doing[] = "creating the template";
-    AUTO_JSON struct json *body = e2b_create_body(s->wanted);
-    AUTO_E2B_REPLY struct e2b_reply reply = {.retry_after_ms = -1};
-    struct e2b_call call = {
-        .method = "POST", .path = "/v3/templates", .doing = doing, .body = body};
-    build_fini(out);
-    if (!body)
-        return err_nomem(e, "request");
-    int rc = e2b_send(s->client, &call, &reply, e);
-    if (rc < 0)
-        return rc;
-    if (lost && (reply.code == 400 || reply.code == 409)) {
-        /* Bad request or lost race? The alias tells, whatever the words are. */
-        AUTO_BUILD struct build now = {.age_ms = -1};
-        rc = look_up(s, &now, e);
-        *lost = rc == 0 && now.template_id;
-        if (rc < 0 || *lost)
-            return rc;
+    struct err ignored = ERR_INIT;
+    AUTO_E2B_BUILD struct e2b_build now = {.age_ms = -1};
+    struct e2b_session looking = *s;
+    looking.finishing = true;
+    if (e2b_one_build(b) || e2b_look_up(&looking, &now, &ignored) < 0 || now.others == 0)
+        return false;
+    *lost = now.state != BUILD_FAILED && strcmp(now.build_id, b->build_id) != 0;
+    return true;
+}
+
+/* After a failure: the claim is given back, or left to those who share it. */
+static int give_back(const struct e2b_session *s, const struct e2b_build *b, bool *lost,
+                     struct err *e)
+{
+    if (has_other_builds(s, b, lost)) {
+        *lost = *lost && e->class != ERR_CANCELLED;
+        if (*lost)
+            err_clear(e);
+        return *lost ? 0 : -(int)e->class;
     }
-    if (!e2b_is_ok(&reply))
-        return e2b_refused(s->client, &reply, doing, e);
-    rc = e2b_take_id(&out->template_id, s->client, reply.json, "templateID", doing, e);
-    if (rc == 0)
-        rc = e2b_take_id(&out->build_id, s->client, reply.json, "buildID", doing, e);
+    e2b_discard(s, b, e);
+    return -(int)e->class;
+}
+
+/*
+ * Creates and builds, from the image or `from_template`; `fresh`: nothing had the alias, so a failed
+ * template is ours to delete. *lost, with nothing left behind: someone else has it, or there was no
+ * room.
+ */
+static int make(const struct e2b_session *s, bool fresh, const char *from_template,
+                struct e2b_build *b, bool *lost, struct err *e)
+{
+    struct e2b *c = s->client;
+    int rc = e2b_create(s, b, fresh, lost, e);
+    if (rc == 0 && !*lost)
+        rc = e2b_start(s, b, from_template, e);
+    if (rc == 0 && !*lost)
+        rc = e2b_poll(s, b, c->options.build_timeout_ms, false, e);
+    if (rc < 0 && e->class == ERR_NOTFOUND && b->template_id) {
+        /* It had failed, and another baker has seen that first. */
+        err_clear(e);
+        rc = 0;
+        *lost = true;
+    }
+    bool ready = rc == 0 && !*lost;
+    if (ready)
+        rc = verify(s, e);
+    /* Trouble on the way to a sandbox says nothing about the template. */
+    bool ours = fresh || e2b_one_build(b);
+    if (rc < 0 && b->template_id && ours && !(ready && err_retryable(e)) &&
+        !(ready && e->class == ERR_CANCELLED))
+        rc = give_back(s, b, lost, e);
+    if (rc < 0 && b->full && e->class == ERR_RATE) {
+        e2b_say(s, "the server has no room: waiting");
+        err_clear(e);
+        rc = e2b_sleep_ms(c, FULL_WAIT_MS, s->finishing, e);
+        *lost = rc == 0;
+    }
     return rc;
 }
 
-static int start(const struct session *s, const struct build *b, struct err *e)
-{
-    static const char doing[] = "starting the build";
-    char path[PATH_LEN];
-    AUTO_JSON struct json *body = e2b_build_body(s->wanted);
-    AUTO_E2B_REPLY struct e2b_reply reply = {.retry_after_ms = -1};
-    if (!body)
-        return err_nomem(e, "request");
-    snprintf(path, sizeof(path), "/v2/templates/%s/builds/%s", b->template_id, b->build_id);
-    struct e2b_call call = {.method = "POST", .path = path, .doing = doing, .body = body};
-    int rc = e2b_send(s->client, &call, &reply, e);
-    if (rc < 0 || e2b_is_ok(&reply))
-        return rc;
-    return e2b_refused(s->client, &reply, doing, e);
-}
-
-/* Creates and builds; `fresh`: nothing had the alias, so a failed template is ours to delete. */
-static int make(const struct session *s, bool fresh, struct build *b, bool *lost, struct err *e)
-{
-    int rc = create(s, b, fresh ? lost : NULL, e);
-    if (rc == 0 && !*lost)
-        rc = start(s, b, e);
-    if (rc == 0 && !*lost)
-        rc = poll_build(s, b, s->client->options.build_timeout_ms, false, e);
-    if (rc < 0 && b->template_id && (fresh || one_build_per_template(b)))
-        discard(s, b, e);
-    return rc;
-}
-
-/* ---- The sequence -------------------------------------------------------------------------- */
-
-static void give(struct e2b_result *out, struct build *b, bool built)
+static void give(struct e2b_result *out, struct e2b_build *b, bool built)
 {
     *out = (struct e2b_result){
         .template_id = MOVE(b->template_id), .build_id = MOVE(b->build_id), .built = built};
 }
 
-/* One round: *done when *out is filled, otherwise the alias was lost to someone else. */
-static int register_round(const struct session *s, bool force, struct e2b_result *out, bool *done,
-                          struct err *e)
+/* ---- Replacing ----------------------------------------------------------------------------- */
+
+/* Name of the replacement of an alias; NULL when it would be too long, or memory is short. */
+static char *next_name(const struct e2b_template *t)
 {
-    AUTO_BUILD struct build found = {.age_ms = -1};
-    AUTO_BUILD struct build made = {.age_ms = -1};
+    const char *revision = t->revision ? t->revision : "";
+    char *name =
+        mem_printf("%s-next%s%.*s", t->alias, *revision ? "-" : "", REVISION_DIGITS, revision);
+    if (name && strlen(name) > NAME_MAX_LEN)
+        free(MOVE(name));
+    return name;
+}
+
+/* Makes the replacement, or takes one that another baker has just made of the same inputs. */
+static int make_next(const struct e2b_session *s, struct e2b_build *out, struct err *e)
+{
+    for (unsigned round = 0; round < ROUNDS_MAX; round++) {
+        bool lost = false;
+        int rc = find(s, out, e);
+        bool young = out->age_ms >= 0 && out->age_ms < s->client->options.build_timeout_ms;
+        if (rc < 0)
+            return rc;
+        if (out->state == BUILD_READY && young && s->wanted->revision)
+            return verify(s, e);
+        if (out->template_id)
+            rc = e2b_delete(s, out->template_id, false, e);
+        if (rc == 0)
+            rc = make(s, true, NULL, out, &lost, e);
+        if (rc < 0 || !lost)
+            return rc;
+    }
+    return err_set(e, ERR_BUSY, "%s: alias %s is taken by others again and again",
+                   s->client->api_url, s->wanted->alias);
+}
+
+/*
+ * The part that must not be left half done. Where the server would not build from the replacement,
+ * it builds from the image after all.
+ */
+static int take_over(struct e2b_session *s, const struct e2b_build *old, const char *next,
+                     struct e2b_build *made, bool *lost, struct err *e)
+{
+    bool single = e2b_one_build(old);
+    struct err why = ERR_INIT;
+    s->finishing = true;
+    int rc = single ? e2b_delete(s, old->template_id, false, e) : 0;
+    if (rc == 0)
+        rc = make(s, single, single ? next : NULL, made, lost, &why);
+    if (rc < 0 && why.class != ERR_NONE && single) {
+        log_event(LOG_WARN, "registry", "%s; building %s from its image", why.text,
+                  s->wanted->alias);
+        err_clear(&why);
+        rc = make(s, true, NULL, made, lost, &why);
+    }
+    s->finishing = false;
+    if (rc < 0 && why.class != ERR_NONE)
+        *e = why;
+    return rc;
+}
+
+/* A working template gives way to a new one, which has proved itself before. */
+static int replace(const struct e2b_session *s, const struct e2b_build *old, struct e2b_build *made,
+                   bool *lost, struct err *e)
+{
+    AUTO_FREE char *name = next_name(s->wanted);
+    if (!name) {
+        int rc = e2b_one_build(old) ? e2b_delete(s, old->template_id, false, e) : 0;
+        return rc < 0 ? rc : make(s, e2b_one_build(old), NULL, made, lost, e);
+    }
+    struct e2b_template next = *s->wanted;
+    struct e2b_session staged = *s;
+    AUTO_E2B_BUILD struct e2b_build ahead = {.age_ms = -1};
+    next.alias = name;
+    staged.wanted = &next;
+    e2b_say(s, "building the new template beside the old one");
+    int rc = make_next(&staged, &ahead, e);
+    if (rc < 0 || !ahead.template_id)
+        return rc < 0 && !err_retryable(e)
+                   ? err_in(e, "the template of %s stays as it is: %s", s->wanted->alias, name)
+                   : rc;
+    struct e2b_session whole = *s;
+    struct e2b_template proved = *s->wanted;
+    proved.verify = NULL;
+    whole.wanted = &proved;
+    rc = take_over(&whole, old, name, made, lost, e);
+    struct err other = ERR_INIT;
+    if (e2b_delete(&staged, ahead.template_id, true, &other) < 0)
+        log_event(LOG_WARN, "registry", "%s; %s is left over", other.text, name);
+    return rc;
+}
+
+/* ---- The sequence -------------------------------------------------------------------------- */
+
+static bool is_stale(const struct e2b_session *s, const struct e2b_build *b)
+{
+    const char *stale = s->wanted->stale_build_id;
+    return stale && b->build_id && strcmp(stale, b->build_id) == 0;
+}
+
+/* One round: *done when *out is filled, otherwise the alias was lost to someone else. */
+static int register_round(const struct e2b_session *s, bool force, struct e2b_result *out,
+                          bool *done, struct err *e)
+{
+    AUTO_E2B_BUILD struct e2b_build found = {.age_ms = -1};
+    AUTO_E2B_BUILD struct e2b_build made = {.age_ms = -1};
     bool lost = false;
-    int rc = look_up(s, &found, e);
-    if (rc == 0 && (found.state == BUILD_WAITING || found.state == BUILD_RUNNING))
+    enum e2b_build_state before = BUILD_ABSENT;
+    int rc = e2b_look_up(s, &found, e);
+    before = found.state;
+    if (rc == 0 && (before == BUILD_WAITING || before == BUILD_RUNNING))
         rc = wait_for_other(s, &found, e);
-    else if (rc == 0 && found.state == BUILD_READY && force)
-        found.state = BUILD_FAILED;
     if (rc < 0)
         return rc;
-    if (found.state == BUILD_READY) {
+    bool old = before == BUILD_READY && (force || is_stale(s, &found));
+    if (found.state == BUILD_READY && !old) {
         give(out, &found, false);
         *done = true;
-        return 0;
+        return verify(s, e);
     }
-    bool fresh = !found.template_id;
-    if (one_build_per_template(&found)) {
-        rc = delete_template(s, found.template_id, false, e);
-        fresh = true;
+    if (old && (e2b_one_build(&found) || s->wanted->verify)) {
+        rc = replace(s, &found, &made, &lost, e);
+    } else {
+        bool fresh = !found.template_id;
+        if (e2b_one_build(&found)) {
+            rc = e2b_delete(s, found.template_id, false, e);
+            fresh = true;
+        }
+        if (rc == 0)
+            rc = make(s, fresh, NULL, &made, &lost, e);
     }
-    if (rc == 0)
-        rc = make(s, fresh, &made, &lost, e);
     if (rc == 0 && !lost) {
         give(out, &made, true);
         *done = true;
@@ -517,13 +372,22 @@ static int register_round(const struct session *s, bool force, struct e2b_result
 int e2b_register(struct e2b *c, const struct e2b_template *t, e2b_log *log, void *ctx,
                  struct e2b_result *out, struct err *e)
 {
-    struct session s = {.client = c, .wanted = t, .log = log, .log_ctx = ctx};
-    int rc = e2b_check_template(t, e);
+    struct e2b_session s = {.client = c, .wanted = t, .log = log, .log_ctx = ctx};
+    int64_t deadline_ms = e2b_now_ms(c) + c->options.build_timeout_ms;
     bool done = false;
-    for (unsigned round = 0; rc == 0 && !done && round < ROUNDS_MAX; round++)
-        rc = register_round(&s, t->force && round == 0, out, &done, e);
-    if (rc == 0 && !done)
-        return err_set(e, ERR_BUSY, "%s: alias %s is taken by others again and again", c->api_url,
-                       t->alias);
+    *out = (struct e2b_result){.built = false};
+    int rc = e2b_check_template(t, e);
+    for (unsigned round = 0; rc == 0 && !done; round++) {
+        bool late = round >= ROUNDS_MAX && e2b_now_ms(c) > deadline_ms;
+        if (late || round >= ROUNDS_LIMIT)
+            return err_set(e, ERR_BUSY, "%s: alias %s is taken by others again and again",
+                           c->api_url, t->alias);
+        if (round >= ROUNDS_QUICK)
+            rc = e2b_sleep_ms(c, c->options.poll_interval_ms, false, e);
+        if (rc == 0)
+            rc = register_round(&s, t->force && round == 0, out, &done, e);
+    }
+    if (rc < 0)
+        e2b_result_fini(out);
     return rc;
 }

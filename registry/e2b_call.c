@@ -6,8 +6,10 @@
  */
 #include "registry/e2b_internal.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -17,7 +19,8 @@ enum {
     CALL_TIMEOUT_MS = 60 * 1000,
     CLEANUP_TIMEOUT_MS = 10 * 1000,
     CALL_TRIES = 5,
-    LIMITED_WAIT_MS = 5 * 1000, /* after a 429 without Retry-After */
+    LIMITED_WAIT_MS = 5 * 1000, /* where a server that is full does not say how long; doubles */
+    LIMITED_WAIT_MAX_MS = 10 * 1000,
     DETAIL_MAX_LEN = 500,
     ID_MAX_LEN = 128
 };
@@ -26,7 +29,70 @@ void e2b_reply_fini(struct e2b_reply *r)
 {
     json_free(r->json);
     free(r->detail);
+    free(r->next_token);
     *r = (struct e2b_reply){.retry_after_ms = -1};
+}
+
+int64_t e2b_now_ms(const struct e2b *c)
+{
+    const struct e2b_clock *clock = c->options.clock;
+    return clock ? clock->now_ms(clock->ctx) : clock_ms();
+}
+
+int e2b_sleep_ms(const struct e2b *c, int64_t ms, bool finishing, struct err *e)
+{
+    const struct e2b_clock *clock = c->options.clock;
+    if (clock)
+        return clock->sleep_ms(clock->ctx, ms, e);
+    return cancel_sleep_ms(finishing ? NULL : c->options.cancel, (long)ms, e);
+}
+
+static bool has_words(const char *text, const char *words)
+{
+    size_t len = strlen(words);
+    for (; *text; text++) {
+        if (strncasecmp(text, words, len) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool has_any(const char *text, const char *const *words)
+{
+    for (; text && *words; words++) {
+        if (has_words(text, *words))
+            return true;
+    }
+    return false;
+}
+
+bool e2b_is_full(const char *text)
+{
+    static const char *const words[] = {"too many",
+                                        "rate limit",
+                                        "throttl",
+                                        "capacity",
+                                        "overloaded",
+                                        "resource exhausted",
+                                        "no available",
+                                        "nodes available",
+                                        "resources available",
+                                        "try again later",
+                                        NULL};
+    return has_any(text, words);
+}
+
+bool e2b_is_taken(const struct e2b_reply *r)
+{
+    static const char *const words[] = {"already", "bound",     "taken",  "exists",
+                                        "in use",  "duplicate", "unique", NULL};
+    return r->code == 409 || has_any(r->detail, words);
+}
+
+bool e2b_is_about_names(const char *text)
+{
+    static const char *const words[] = {"name", "alias", "unknown", "additional", NULL};
+    return has_any(text, words);
 }
 
 bool e2b_is_ok(const struct e2b_reply *r)
@@ -62,6 +128,8 @@ static void read_reply(struct e2b_reply *out, const struct http_response *respon
     const struct json *message = NULL;
     out->code = response->status;
     out->retry_after_ms = response->retry_after_ms;
+    if (response->next_token)
+        out->next_token = mem_strdup(response->next_token);
     bool json = response->content_type && strcmp(response->content_type, "application/json") == 0;
     if (json && body->len > 0 &&
         json_parse(&out->json, body->data, body->len, "answer", &ignored) < 0)
@@ -100,23 +168,50 @@ static int send_once(struct e2b *c, const struct e2b_call *call, const char *bod
                                        call->cleanup ? CLEANUP_TIMEOUT_MS : CALL_TIMEOUT_MS};
     AUTO_HTTP_RESPONSE struct http_response response;
     http_response_init(&response);
-    int rc = http_perform(call->cleanup ? c->cleanup_http : c->http, &request, &response, e);
+    struct http *http = call->cleanup || call->finishing ? c->cleanup_http : c->http;
+    int rc = http_perform(http, &request, &response, e);
     if (rc == 0)
         read_reply(out, &response, &reply);
     return rc;
 }
 
-/* Waits out a 429; false when the wish is longer than a build may take. */
-static bool wait_limited(const struct e2b *c, const struct e2b_reply *r, int64_t deadline_ms,
-                         struct err *e)
+/* A refusal that time will lift. Another team's alias or a wrong key is none, whatever its words. */
+static bool is_limited(const struct e2b_reply *r)
 {
-    int64_t wait = r->retry_after_ms >= 0 ? r->retry_after_ms : LIMITED_WAIT_MS;
+    if (r->code == 429)
+        return true;
+    return r->code >= 400 && r->code != 401 && r->code != 403 && r->code != 404 &&
+           e2b_is_full(r->detail);
+}
+
+/*
+ * Waits until a server that was full may be asked again; false when that is later than a build may
+ * take. Builds of other threads wait as well.
+ */
+static bool wait_limited(struct e2b *c, const struct e2b_call *call, const struct e2b_reply *r,
+                         unsigned times, int64_t deadline_ms, struct err *e)
+{
+    int64_t wait = r->retry_after_ms;
+    if (wait < 0) {
+        wait = LIMITED_WAIT_MS << (times < 1 ? times : 1);
+        wait = wait < LIMITED_WAIT_MAX_MS ? wait : LIMITED_WAIT_MAX_MS;
+    }
     /* "Retry-After: 0" does not mean as fast as we can. */
     if (wait < c->options.poll_interval_ms)
         wait = c->options.poll_interval_ms;
-    if (clock_ms() + wait > deadline_ms)
+    int64_t until = e2b_now_ms(c) + wait;
+    if (until > deadline_ms)
         return false;
-    return cancel_sleep_ms(c->options.cancel, (long)wait, e) == 0;
+    if (call->build)
+        atomic_store(&c->open_ms, until);
+    return e2b_sleep_ms(c, wait, call->finishing, e) == 0;
+}
+
+/* While another thread has been told to wait. What it is told is about builds, not about looking. */
+static int wait_open(struct e2b *c, const struct e2b_call *call, struct err *e)
+{
+    int64_t wait = call->build ? atomic_load(&c->open_ms) - e2b_now_ms(c) : 0;
+    return wait > 0 ? e2b_sleep_ms(c, wait, call->finishing, e) : 0;
 }
 
 int e2b_send(struct e2b *c, const struct e2b_call *call, struct e2b_reply *out, struct err *e)
@@ -125,18 +220,23 @@ int e2b_send(struct e2b *c, const struct e2b_call *call, struct e2b_reply *out, 
     if (call->body && json_print(call->body, 0, &body, e) < 0)
         return -(int)e->class;
     bool repeatable = strcmp(call->method, "POST") != 0;
-    int64_t deadline_ms = clock_ms() + c->options.build_timeout_ms;
+    int64_t deadline_ms = e2b_now_ms(c) + c->options.build_timeout_ms;
     struct retry retry = {.tries = repeatable && !call->cleanup ? CALL_TRIES : 1,
                           .first_wait_ms = c->options.poll_interval_ms,
-                          .cancel = c->options.cancel};
-    for (;;) {
+                          .cancel = call->finishing ? NULL : c->options.cancel};
+    for (unsigned limits = 0;;) {
         e2b_reply_fini(out);
-        int rc = send_once(c, call, body, out, e);
-        bool limited = rc == 0 && out->code == 429 && !call->cleanup;
-        if (limited && wait_limited(c, out, deadline_ms, e))
+        int rc = wait_open(c, call, e);
+        if (rc < 0)
+            return rc;
+        rc = send_once(c, call, body, out, e);
+        bool limited = rc == 0 && !call->cleanup && is_limited(out);
+        if (limited && wait_limited(c, call, out, limits++, deadline_ms, e))
             continue;
         if (rc == 0 && e->class == ERR_CANCELLED)
             return -ERR_CANCELLED;
+        if (limited)
+            out->code = 429;
         bool broken = rc == 0 && (out->code == 408 || out->code >= 500);
         if (rc == 0 && !(broken && repeatable))
             return 0;

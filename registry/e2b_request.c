@@ -80,7 +80,7 @@ static int check_step(const struct e2b_step *step, size_t number, struct err *e)
 
 static int check_size(const struct e2b_template *t, struct err *e)
 {
-    AUTO_JSON struct json *body = e2b_build_body(t);
+    AUTO_JSON struct json *body = e2b_build_body(t, NULL);
     AUTO_FREE char *text = NULL;
     int rc = json_print(body, 0, &text, e);
     if (rc == 0 && strlen(text) > BODY_MAX_LEN)
@@ -89,19 +89,27 @@ static int check_size(const struct e2b_template *t, struct err *e)
     return rc;
 }
 
+int e2b_check_alias(const char *alias, struct err *e)
+{
+    size_t len = strlen(alias);
+    if (len == 0 || len > NAME_MAX_LEN || strspn(alias, E2B_ID_LETTERS) != len)
+        return err_set(e, ERR_INPUT,
+                       "alias '%.140s': 1 to %d letters, digits, '-' and '_' are allowed", alias,
+                       NAME_MAX_LEN);
+    return 0;
+}
+
 int e2b_check_template(const struct e2b_template *t, struct err *e)
 {
-    size_t len = strlen(t->alias);
-    if (len == 0 || len > NAME_MAX_LEN || strspn(t->alias, E2B_ID_LETTERS) != len)
-        return err_set(e, ERR_INPUT,
-                       "alias '%.140s': 1 to %d letters, digits, '-' and '_' are allowed", t->alias,
-                       NAME_MAX_LEN);
+    int rc = e2b_check_alias(t->alias, e);
+    if (rc < 0)
+        return rc;
     if (!t->from_image || is_blank(t->from_image))
         return err_set(e, ERR_INPUT, "alias %s: no image to start from", t->alias);
     if (t->cpus == 0 || t->memory_mb < MEMORY_MIN_MB)
         return err_set(e, ERR_INPUT, "alias %s: at least 1 CPU and %d MB of memory are needed",
                        t->alias, MEMORY_MIN_MB);
-    int rc = check_text("the image's name", t->from_image, e);
+    rc = check_text("the image's name", t->from_image, e);
     if (rc == 0)
         rc = check_text("the start command", t->start_command, e);
     if (rc == 0)
@@ -111,12 +119,12 @@ int e2b_check_template(const struct e2b_template *t, struct err *e)
     return rc < 0 ? rc : check_size(t, e);
 }
 
-struct json *e2b_create_body(const struct e2b_template *t)
+struct json *e2b_create_body(const struct e2b_template *t, enum e2b_name_field field)
 {
     struct json *body = json_new_object();
     if (!body)
         return NULL;
-    json_set(body, "name", json_new_string(t->alias));
+    json_set(body, field == E2B_NAME_ALIAS ? "alias" : "name", json_new_string(t->alias));
     json_set(body, "cpuCount", json_new_integer(t->cpus));
     json_set(body, "memoryMB", json_new_integer((int64_t)t->memory_mb));
     return body;
@@ -139,7 +147,7 @@ static struct json *step_body(const struct e2b_step *step)
     return object;
 }
 
-struct json *e2b_build_body(const struct e2b_template *t)
+struct json *e2b_build_body(const struct e2b_template *t, const char *from_template)
 {
     struct json *body = json_new_object();
     struct json *steps = json_new_array();
@@ -148,11 +156,16 @@ struct json *e2b_build_body(const struct e2b_template *t)
         json_free(steps);
         return NULL;
     }
-    for (size_t i = 0; i < t->step_count; i++)
+    for (size_t i = 0; !from_template && i < t->step_count; i++)
         json_append(steps, step_body(&t->steps[i]));
-    json_set(body, "fromImage", json_new_string(t->from_image));
+    if (from_template)
+        json_set(body, "fromTemplate", json_new_string(from_template));
+    else
+        json_set(body, "fromImage", json_new_string(t->from_image));
     json_set(body, "steps", steps);
     json_set(body, "force", json_new_bool(t->force));
+    if (from_template) /* it runs already, as the base left it */
+        return body;
     if (t->start_command)
         json_set(body, "startCmd", json_new_string(t->start_command));
     if (t->ready_command)

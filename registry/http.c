@@ -476,6 +476,7 @@ struct hop {
     struct origin origin;
     const struct buf *pem; /* CA certificates; NULL for plain HTTP; borrowed */
     const char *authorization;
+    bool away; /* redirects have led to another origin */
 };
 
 /* True when all options were taken. */
@@ -588,6 +589,7 @@ static int hop_follow(struct hop *hop, const char *location, struct err *e)
         return -(int)e->class;
     if (!same)
         hop->authorization = NULL;
+    hop->away = hop->away || !same;
     hop_fini(hop);
     hop->url = MOVE(url);
     hop->origin = next;
@@ -645,6 +647,22 @@ static int find_trust(struct http *h, struct hop *hop, struct err *e)
     return rc;
 }
 
+/* Where redirects have led to another host, it is the one to blame. */
+static int blame(const struct hop *hop, struct err *e)
+{
+    if (hop->away && e->class != ERR_CANCELLED)
+        return err_in(e, "redirected to %s:%s", hop->origin.host, hop->origin.port);
+    return -(int)e->class;
+}
+
+static int note_host(struct http_response *r, const struct hop *hop, struct err *e)
+{
+    if (!hop->away)
+        return 0;
+    r->redirected = mem_printf("%s:%s", hop->origin.host, hop->origin.port);
+    return r->redirected ? 0 : err_nomem(e, "HTTP answer");
+}
+
 static int perform(struct http *h, struct transfer *t, struct hop *hop, struct err *e)
 {
     int64_t limit = t->request->total_timeout_ms;
@@ -653,9 +671,9 @@ static int perform(struct http *h, struct transfer *t, struct hop *hop, struct e
     for (int redirects = 0;; redirects++) {
         if (cancel_check(h->options.cancel, e) < 0 || check_plain(h, &hop->origin, e) < 0 ||
             find_trust(h, hop, e) < 0 || transfer_once(h, t, hop, deadline_ms, e) < 0)
-            return -(int)e->class;
+            return blame(hop, e);
         if (!t->following)
-            return 0;
+            return note_host(&t->response, hop, e);
         if (redirects == MAX_REDIRECTS)
             return err_set(e, ERR_UNSUPPORTED, "more than %d redirects", MAX_REDIRECTS);
         if (hop_follow(hop, t->response.location, e) < 0)

@@ -74,6 +74,9 @@ struct http_response {
     char *location;       /* as sent; only of an answer that was not followed */
     char *etag;           /* as sent, quotes included */
     char *encoding;       /* Content-Encoding, unless "identity": the bytes are as sent */
+    char *redirected;     /* host:port that answered, where redirects led away from the URL's own;
+                             its challenges are about no login of ours */
+    char *next_token;     /* x-next-token: where a list goes on */
     bool has_length;
     uint64_t length; /* Content-Length */
     bool has_range;  /* Content-Range: bytes first-last/total */
@@ -81,6 +84,8 @@ struct http_response {
     uint64_t range_last;
     bool has_range_total;
     uint64_t range_total;
+    bool has_taken; /* Range: 0-LAST of an upload (distribution-spec, Pushing a blob in chunks) */
+    uint64_t taken; /* bytes that are there: LAST + 1; 0 for "0-0", which registries say of none */
     int64_t retry_after_ms; /* Retry-After (seconds or HTTP date); -1: none */
     bool has_remaining;     /* RateLimit-Remaining: requests that are left, as Docker Hub counts */
     uint64_t rate_remaining;
@@ -123,8 +128,8 @@ struct http_request {
  * kept, Authorization only while scheme, host and port stay; https to http is refused.
  * 0 once an answer is complete, whatever its status; *out is to be finished by the caller then.
  * ERR_NET (sys where known), ERR_TIMEOUT, ERR_CANCELLED, ERR_LIMIT, ERR_INPUT (URL, plain HTTP not
- * allowed), ERR_UNSUPPORTED (redirect), or what the sink said. Messages hold no host, query, or
- * secret: the caller says who was spoken to. Thread-safe.
+ * allowed), ERR_UNSUPPORTED (redirect), or what the sink said. Messages hold no query, no secret,
+ * and no host but the one that redirects led to: the caller says who was spoken to. Thread-safe.
  */
 int http_perform(struct http *h, const struct http_request *request, struct http_response *out,
                  struct err *e) MUST_USE;
@@ -152,6 +157,9 @@ bool http_parse_rate(const char *text, uint64_t *out);
 /* "bytes first-last/total", where total may be "*" (RFC 9110, section 14.4). False, with nothing
  * changed, when it is something else. */
 bool http_parse_content_range(struct http_response *r, const char *text);
+
+/* "0-LAST" or "bytes=0-LAST" of an upload; false, and nothing set, when it is something else. */
+bool http_parse_taken(struct http_response *r, const char *text);
 
 /* Seconds, or an HTTP date (RFC 9110, section 10.2.3), as milliseconds from now; -1: neither. */
 int64_t http_parse_retry_after(const char *text, int64_t now_seconds);
@@ -324,6 +332,7 @@ struct registry_tuning {
     int64_t helper_timeout_ms;
     uint64_t ranges_min;  /* blobs with so many bytes missing come over several connections */
     uint64_t segment_len; /* in parts of this size */
+    uint64_t piece_len;   /* bigger blobs are pushed in pieces of this size; 0: the usual one */
 };
 
 struct registry_counters {
@@ -418,6 +427,13 @@ int stop_exchange(struct registry *r, const struct stop *stop, const char *path,
 int registry_exchange(struct registry *r, const struct oci_ref *ref, const char *path,
                       struct http_request *request, struct http_response *out,
                       struct err *e) MUST_USE;
+
+/*
+ * The same with request->url, which the registry has given; `own`: it is the registry's own, which
+ * gets our authorization. *out (initialised by the caller) is the last answer, whatever its status.
+ */
+int registry_send(struct registry *r, const struct oci_ref *ref, bool own,
+                  struct http_request *request, struct http_response *out, struct err *e) MUST_USE;
 
 /* ---- Blobs (blob.c) ---------------------------------------------------------------------- */
 

@@ -145,13 +145,16 @@ struct registry_upload {
     const char *mount_from; /* a repository of the same registry that may have it; NULL: none */
 };
 
+enum registry_push_result { PUSH_WAS_THERE, PUSH_MOUNTED, PUSH_SENT };
+
 /*
  * Sends a blob unless the repository has it: mounted from another one where that works, in one
- * request, or in pieces when it is big. The registry checks the digest. *sent (may be NULL) says
- * whether bytes went over.
+ * request, or in pieces when it is big. A broken upload goes on where the registry says that it
+ * stopped. The registry checks the digest. `result` may be NULL.
  */
 int registry_push_blob(struct registry *r, const struct oci_ref *ref,
-                       const struct registry_upload *upload, bool *sent, struct err *e) MUST_USE;
+                       const struct registry_upload *upload, enum registry_push_result *result,
+                       struct err *e) MUST_USE;
 
 /* Puts a manifest or index under the ref's tag; what it names must be there. */
 int registry_push_manifest(struct registry *r, const struct oci_ref *ref, const char *media_type,
@@ -171,13 +174,22 @@ int registry_blob_range(struct registry *r, const struct oci_ref *ref,
 
 /* ---- Template server (E2B API) ------------------------------------------------------------ */
 
-/* Borrowed for e2b_new, but for `cancel`: until e2b_free. */
+/* Time, where it is not the machine's. */
+struct e2b_clock {
+    int64_t (*now_ms)(void *ctx);
+    int (*sleep_ms)(void *ctx, int64_t ms, struct err *e);
+    void *ctx;
+};
+
+/* Borrowed for e2b_new, but for `cancel` and `clock`: until e2b_free. */
 struct e2b_options {
-    const char *api_url;         /* "http://127.0.0.1:8000" */
-    const char *api_key;         /* sent as X-API-Key; never printed */
-    int64_t poll_interval_ms;    /* 0: 1,000 growing to 5,000 */
-    int64_t build_timeout_ms;    /* 0: 1,800,000 */
-    const struct cancel *cancel; /* may be NULL */
+    const char *api_url;           /* "http://127.0.0.1:8000" */
+    const char *api_key;           /* sent as X-API-Key; never printed */
+    const char *sandbox_url;       /* where sandboxes are spoken to; NULL: as the server says */
+    int64_t poll_interval_ms;      /* 0: 1,000 growing to 5,000 */
+    int64_t build_timeout_ms;      /* 0: 1,800,000 */
+    const struct cancel *cancel;   /* may be NULL */
+    const struct e2b_clock *clock; /* NULL: the machine's */
 };
 
 /* A step as the server takes it: type RUN, ENV, WORKDIR, USER and its arguments. */
@@ -196,6 +208,16 @@ struct e2b_template {
     uint32_t cpus;
     uint64_t memory_mb;
     bool force; /* build again although a ready template has the alias */
+    /* A ready build with this id is known to be of other inputs: as with `force`. NULL: none. */
+    const char *stale_build_id;
+    /* Hex text that names the inputs, for the name that a replacement has until it takes the
+     * alias over; NULL: not known. */
+    const char *revision;
+    /* Called with the name of a template that has become ready, or was; its error becomes the
+     * registration's. Of a class that err_retryable knows, it says nothing about the template; any
+     * other one has the template taken back. NULL: ready is enough. */
+    int (*verify)(void *ctx, const char *alias, struct err *e);
+    void *verify_ctx;
 };
 
 /* Finish with e2b_result_fini. */
@@ -208,6 +230,7 @@ struct e2b_result {
 /* Called with each state change and log line of the build; may be NULL. */
 typedef void e2b_log(void *ctx, const char *line);
 
+/* One for all threads of a run: a limit that one meets holds the others' builds back too. */
 struct e2b;
 int e2b_new(struct e2b **out, const struct e2b_options *options, struct err *e) MUST_USE;
 void e2b_free(struct e2b *c);
@@ -218,8 +241,16 @@ DEFINE_AUTO(e2b, e2b_free)
  * Registers a template under its alias: looks the alias up, waits for a build of it that is under
  * way, removes a failed or stuck one, creates (POST /v3/templates), starts the build (POST
  * /v2/templates/{id}/builds/{id}), polls the status until ready or error; a failed build's alias is
- * freed again, also after a cancellation. With `force` on a server that keeps one build per
- * template the ready one is deleted first.
+ * freed again, also after a cancellation.
+ *
+ * A ready template is replaced where `force` or `stale_build_id` says so. A server that keeps one
+ * build per template must lose the old one first: then the new one is built and verified under
+ * another name ("ALIAS-next", "ALIAS-next-REVISION"), and only when it is good is the old one
+ * deleted and a build from the new one started, which copies it. A failure before that leaves the
+ * old one as it was; what was begun then is finished also when cancelled.
+ *
+ * Answers that say the server is full (429, or in words) are waited out, up to the build's time.
+ *
  * ERR_STEP: the build failed, with the server's reason. ERR_TIMEOUT: not ready in time. ERR_DENIED:
  * key, or an alias of someone else. ERR_BUSY: others keep taking the alias. ERR_UNSUPPORTED:
  * refused by the server, or a text holds '<', which servers may take for markup. ERR_NET,
@@ -228,5 +259,51 @@ DEFINE_AUTO(e2b, e2b_free)
 int e2b_register(struct e2b *c, const struct e2b_template *t, e2b_log *log, void *ctx,
                  struct e2b_result *out, struct err *e) MUST_USE;
 void e2b_result_fini(struct e2b_result *r);
+
+/* A template as the server lists it. */
+struct e2b_entry {
+    char *alias; /* without a namespace; an id where it has none */
+    char *template_id;
+    char *build_id; /* may be NULL */
+    char *status;   /* "ready", "error", "building", "waiting", ... */
+    char *created;  /* RFC 3339; may be NULL */
+    uint64_t cpus, memory_mb, disk_mb;
+};
+
+/* All templates of the key's owner, sorted by alias. Free with e2b_entries_free. */
+int e2b_list(struct e2b *c, struct e2b_entry **out, size_t *count, struct err *e) MUST_USE;
+void e2b_entries_free(struct e2b_entry *entries, size_t count);
+
+/* Removes the template of an alias. ERR_NOTFOUND when there is none. */
+int e2b_remove(struct e2b *c, const char *alias, struct err *e) MUST_USE;
+
+enum e2b_smoke_stage {
+    E2B_SMOKE_RESOLVE,
+    E2B_SMOKE_CREATE,
+    E2B_SMOKE_EXEC,
+    E2B_SMOKE_DESTROY,
+    E2B_SMOKE_STAGES
+};
+
+struct e2b_smoke {
+    const char *alias;
+    const char *command; /* shell text that must exit with 0 */
+    int64_t timeout_ms;  /* of the command; 0: 60,000 */
+};
+
+struct e2b_smoke_result {
+    enum e2b_smoke_stage stage;         /* the last one that was entered */
+    int64_t stage_ms[E2B_SMOKE_STAGES]; /* what each took */
+    int64_t exit_status;                /* of the command, once it has ended; else -1 */
+};
+
+/*
+ * Looks the alias up, starts a sandbox from it, runs the command there through envd (the Connect
+ * protocol, on port 49983), and kills the sandbox, also after a failure or a cancellation. ERR_STEP:
+ * the command failed, with the end of its output; ERR_NOTFOUND: no template; otherwise as
+ * e2b_register. *out is filled in any case. Thread-safe.
+ */
+int e2b_smoke(struct e2b *c, const struct e2b_smoke *s, struct e2b_smoke_result *out,
+              struct err *e) MUST_USE;
 
 #endif

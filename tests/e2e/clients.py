@@ -195,7 +195,7 @@ def offline(clients, reference):
         if os.path.isfile(path) and os.path.getsize(path) > 20000:
             os.unlink(path)
     done = bakery.tb2("disk", "export", reference, "--offline", "--raw", raw + "2", store="empty").expect(3)
-    check("layer sha256:" in done.err and "without --offline" in done.err, done.err)
+    check("(sha256:" in done.err and "without --offline" in done.err, done.err)
     check(len(bakery.requests()) == before, "a request was made: %s" % bakery.requests()[before:])
 
 

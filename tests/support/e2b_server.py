@@ -1,67 +1,81 @@
 # SPDX-License-Identifier: MIT
-"""A template server for tests: as strict as AgentENV at the points a client can get wrong, or, with
-mode "cloud", as different as E2B Cloud is. Prints its port, serves until stdin is closed.
+"""A template server for tests that keeps to the API's contract: AgentENV at every point that a client can get
+wrong, or, with mode "cloud", E2B Cloud. Prints its port, serves until stdin is closed.
 
-POST /_setup {"mode", "key", "polls", "fail", "taken", "templates", "answers", "race", "hang"} starts over:
-  polls      status calls that answer "building" before the build ends
-  fail       {"step", "message"}: builds end in error
+POST /_setup starts over with what is said:
+  mode       "agentenv" (default) or "cloud"
+  key        the one API key
+  polls      status calls that answer "building" before a build ends
+  build_ms   time that a build takes, instead; a build from another template takes `resume_ms` (0)
+  manual     true: time stands still but for POST /_clock {"ms"}
+  capacity   builds at once; more are refused with `capacity_answer` {"status", "code", "message", "retry_after"}
+             at the call `capacity_at`: "create" or "start" (default)
+  log_lines  of each build (cloud); `forgets_offset`: the log cursor is not looked at
+  fail       {"step", "message"}: builds end in error; {"image": TEXT, ...}: those of that image alone; {"times": N}
   taken      alias owned by someone else (cloud: 403 and 409)
-  templates  records that exist: {"alias", "status", "age_s", "polls"}
+  conflict   {"status", "code", "message"} for a name that is bound, instead of the usual words
+  name_field "name" (default), "alias" (and nothing unknown), "both"
+  templates  records that exist: {"alias", "status", "age_s", "polls", "source"}
   answers    [{"on": "METHOD /prefix", "status", "type", "body", "headers"}], each used once, in order
   race       alias that another client makes, ready, just before our POST /v3/templates
   hang       true: builds never end
-GET /_report -> {"calls": ["METHOD path"], "bodies": [...], "problems": [...], "aliases": [...]}
+  exits      {"text of a command": exit status}, instead of running it
+  unready    aliases whose sandboxes cannot be started
+GET /_report -> calls ["METHOD path"], bodies (of builds), requests [{"call", "headers", "body"}], problems, aliases,
+  sandboxes (alive), log [[ms, what, alias]], peak (builds at once)
 """
 import datetime
 import http.server
 import json
+import os
 import re
 import sys
 import threading
+import time
+import urllib.parse
 import uuid
 
-LOCK = threading.Lock()
-STEP_TYPES = ("RUN", "ENV", "ARG", "WORKDIR", "USER", "EXPOSE", "VOLUME", "LABEL")
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+from e2b_sandboxes import Sandboxes  # noqa: E402
+from e2b_templates import Refusal, Templates  # noqa: E402
+
+LOCK = threading.RLock()
+BODY_MAX = 2 << 20
 
 
 class State:
     def __init__(self, setup):
-        self.mode = setup.get("mode", "agentenv")
+        self.setup = setup
+        self.cloud = setup.get("mode", "agentenv") == "cloud"
         self.key = setup.get("key", "e2b_0123456789abcdef")
-        self.polls = setup.get("polls", 0)
-        self.fail = setup.get("fail")
-        self.taken = setup.get("taken")
-        self.race = setup.get("race")
-        self.hang = setup.get("hang", False)
         self.answers = list(setup.get("answers", []))
-        self.calls, self.bodies, self.problems = [], [], []
-        self.templates = {}  # id -> {"alias", "builds": [build]}
+        self.race = setup.get("race")
+        self.calls, self.bodies, self.requests, self.problems, self.log = [], [], [], [], []
+        self.manual = setup.get("manual", False)
+        self.manual_ms = 0
+        self.start = time.monotonic()
+        self.wall = datetime.datetime.now(datetime.timezone.utc)
         self.counter = 0
-        for t in setup.get("templates", []):
-            self.add(t["alias"], t["status"], t.get("age_s", 0), t.get("polls", self.polls))
+        self.templates = Templates(self)
+        self.sandboxes = Sandboxes(self)
 
-    def new_id(self):
+    def now_ms(self):
+        return self.manual_ms if self.manual else int((time.monotonic() - self.start) * 1000)
+
+    def stamp(self, ms):
+        return (self.wall + datetime.timedelta(milliseconds=ms)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+    def new_uuid(self):
         self.counter += 1
         return str(uuid.UUID(int=(0x01890000_0000_7000_8000 << 48) + self.counter))
 
-    def add(self, alias, status, age_s=0, polls=0):
-        found = self.by_alias(alias)
-        if self.mode == "cloud":
-            template_id = found or "tpl%09dabc" % self.counter
-            build_id = self.new_id()
-        else:
-            template_id = build_id = self.new_id()
-        created = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(seconds=age_s)
-        build = {"id": build_id, "status": status, "polls": polls, "log": 0,
-                 "created": created.strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
-        self.templates.setdefault(template_id, {"alias": alias, "builds": []})["builds"].append(build)
-        return template_id, build
+    def note(self, what, alias):
+        self.log.append([self.now_ms(), what, alias])
 
-    def by_alias(self, alias):
-        for template_id, t in self.templates.items():
-            if t["alias"] == alias:
-                return template_id
-        return None
+    def report(self):
+        return {"calls": self.calls, "bodies": self.bodies, "requests": self.requests, "problems": self.problems,
+                "log": self.log, "aliases": sorted(t.alias for t in self.templates.all.values() if t.alias),
+                "peak": self.templates.peak, "sandboxes": self.sandboxes.alive()}
 
 
 def strings(value):
@@ -87,8 +101,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     # ---- answers
 
     def answer(self, status, body=None, kind="application/json", headers=None):
-        data = b"" if body is None else body.encode() if isinstance(body, str) else (
-            json.dumps(body).encode())
+        data = b"" if body is None else body if isinstance(body, bytes) else (
+            body.encode() if isinstance(body, str) else json.dumps(body).encode())
         self.send_response(status)
         if data:
             self.send_header("Content-Type", kind)
@@ -99,209 +113,139 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def refuse(self, code, message, status=None):
-        self.answer(status or code, {"code": code, "message": message})
-
     def problem(self, text):
         self.state.problems.append(f"{self.command} {self.path}: {text}")
 
     # ---- dispatch
 
     def handle_any(self):
+        data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            data = self.read_chunks()
+        path, _, query = self.path.partition("?")
+        port = self.headers.get("e2b-sandbox-port") or self.headers.get("x-agentenv-target-port")
+        if port and not path.startswith("/_"):
+            return self.state.sandboxes.proxy(self, path, data, port)  # takes its time, outside the lock
         with LOCK:
-            length = int(self.headers.get("Content-Length") or 0)
-            data = self.rfile.read(length)
-            if self.path == "/_setup":
-                Handler.state = State(json.loads(data))
-                return self.answer(200, {})
-            s = self.state
-            if self.path == "/_report":
-                return self.answer(200, {
-                    "calls": s.calls, "bodies": s.bodies, "problems": s.problems,
-                    "aliases": sorted(t["alias"] for t in s.templates.values())})
-            path = self.path.split("?")[0]
-            call = f"{self.command} {path}"
-            s.calls.append(call)
-            if s.answers and call.startswith(s.answers[0]["on"]):
-                a = s.answers.pop(0)
-                return self.answer(a["status"], a.get("body"), a.get("type", "application/json"),
-                                   a.get("headers"))
-            keys = self.headers.get_all("X-API-Key") or []
-            if keys != [s.key]:
-                return self.answer(401)
-            if not self.headers.get("Host"):
-                self.problem("no Host")
-            return self.route(path, data)
+            try:
+                return self.locked(path, dict(urllib.parse.parse_qsl(query)), data)
+            except Refusal as refusal:
+                return self.answer(refusal.status, refusal.body, refusal.kind, refusal.headers)
 
     do_GET = do_POST = do_DELETE = do_PUT = do_PATCH = do_HEAD = handle_any
 
-    def route(self, path, data):
-        parts = path.strip("/").split("/")
-        if self.command == "POST":
-            body = self.read_body(data)
-            if body is None:
-                return None
-            if path == "/v3/templates":
-                return self.create(body)
-            if len(parts) == 5 and parts[:2] == ["v2", "templates"] and parts[3] == "builds":
-                return self.start(parts[2], parts[4], body)
-        elif data:
+    def read_chunks(self):
+        data = b""
+        while True:
+            size = int(self.rfile.readline().split(b";")[0], 16)
+            data += self.rfile.read(size)
+            self.rfile.readline()
+            if size == 0:
+                return data
+
+    def locked(self, path, query, data):
+        if path == "/_setup":
+            Handler.state = State(json.loads(data))
+            return self.answer(200, {})
+        s = self.state
+        if path == "/_clock":
+            s.manual_ms = max(s.manual_ms, json.loads(data)["ms"])
+            return self.answer(200, {})
+        if path == "/_report":
+            s.templates.settle()
+            return self.answer(200, s.report())
+        call = f"{self.command} {path}"
+        s.calls.append(call)
+        s.templates.settle()
+        if s.answers and call.startswith(s.answers[0]["on"]):
+            a = s.answers.pop(0)
+            return self.answer(a["status"], a.get("body"), a.get("type", "application/json"), a.get("headers"))
+        if not self.headers.get("Host"):
+            return self.answer(400)
+        if path == "/health":
+            return self.answer(200, "Health check successful", "text/plain") if s.cloud else self.answer(204)
+        # Exactly once, and right; nothing is said about why not.
+        if (self.headers.get_all("X-API-Key") or []) != [s.key]:
+            return self.answer(401, {"code": 401, "message": "Invalid API key"}) if s.cloud else self.answer(401)
+        body = self.read_body(data) if self.command in ("POST", "PUT", "PATCH") else None
+        if body is None and data:
             self.problem("a body where none belongs")
-        if self.command == "GET" and parts[:2] == ["templates", "aliases"] and len(parts) == 3:
-            return self.alias(parts[2])
-        if parts[0] == "templates" and len(parts) == 2:
-            return self.show(parts[1]) if self.command == "GET" else self.delete(parts[1])
-        if self.command == "GET" and parts[0] == "templates" and parts[2::2] == ["builds", "status"]:
-            return self.status(parts[1], parts[3])
-        self.problem("no such call")
-        return self.answer(404, "404", "text/plain")
+        s.requests.append({"call": call, "headers": {k.lower(): v for k, v in self.headers.items()}, "body": body})
+        return self.route(path, query, body)
 
     def read_body(self, data):
+        """What is refused before any handler sees it is told in plain text."""
         if (self.headers.get("Content-Type") or "").split(";")[0] != "application/json":
-            self.answer(415, "Expected request with `Content-Type: application/json`", "text/plain")
-            return None
+            raise Refusal.text(415, "Expected request with `Content-Type: application/json`")
+        if len(data) > BODY_MAX:
+            raise Refusal.text(413, "length limit exceeded")
         try:
             body = json.loads(data)
         except ValueError:
-            self.answer(400, "Failed to parse the request body as JSON", "text/plain")
-            return None
+            raise Refusal.text(400, "Failed to parse the request body as JSON") from None
         if not isinstance(body, dict):
-            self.answer(422, "Failed to deserialize", "text/plain")
-            return None
-        if len(data) > 2 << 20:
-            self.answer(413, "length limit exceeded", "text/plain")
-            return None
-        if self.state.mode == "agentenv" and any(
-                re.search(r"<[A-Za-z/!?]|\0", text) for text in strings(body)):
-            self.answer(400, "request contains xss", "text/plain")
-            return None
-        self.state.bodies.append(body)
+            raise Refusal.text(422, "Failed to deserialize the JSON body into the target type")
+        if not self.state.cloud and any(re.search(r"<[A-Za-z/!?]|\0", text) for text in strings(body)):
+            raise Refusal.text(400, "request body failed validation: possible xss")
         return body
 
-    # ---- calls
-
-    def create(self, body):
-        s = self.state
-        extra = set(body) - {"name", "cpuCount", "memoryMB"}
-        if extra:
-            self.problem(f"unknown members {sorted(extra)}")
-        name = body.get("name")
-        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", name):
-            return self.refuse(400, "invalid template name")
-        if type(body.get("cpuCount")) is not int or body["cpuCount"] < 1:
-            return self.refuse(400, "cpuCount must be at least 1")
-        if type(body.get("memoryMB")) is not int or body["memoryMB"] < 128:
-            return self.refuse(400, "memoryMB must be at least 128")
-        if s.race == name:
-            s.race = None
-            s.add(name, "ready")
-        if s.taken == name:
-            return self.refuse(409, "alias is used by another team")
-        if s.mode == "agentenv" and s.by_alias(name):
-            return self.refuse(400, f"name '{name}' is bound to a snapshot")
-        template_id, build = s.add(name, "waiting", polls=s.polls)
-        return self.answer(202, {"templateID": template_id, "buildID": build["id"],
-                                 "public": s.mode == "agentenv", "names": [name],
-                                 "aliases": [name], "tags": []})
-
-    def find_build(self, template_id, build_id):
-        template = self.state.templates.get(template_id, {"builds": []})
-        return next((b for b in template["builds"] if b["id"] == build_id), None)
-
-    def start(self, template_id, build_id, body):
-        s = self.state
-        if s.mode == "agentenv" and template_id != build_id:
-            return self.refuse(400, "template and build differ")
-        build = self.find_build(template_id, build_id)
-        if not build:
-            return self.refuse(404, "no such build")
-        if build["status"] != "waiting":
-            return self.refuse(400, "the build was started already")
-        extra = set(body) - {"fromImage", "steps", "force", "startCmd", "readyCmd"}
-        if extra:
-            self.problem(f"unknown members {sorted(extra)}")
-        for step in body.get("steps", []):
-            wrong = self.check_step(step)
-            if wrong:
-                return self.refuse(400, wrong)
-        if not isinstance(body.get("fromImage"), str) or type(body.get("force")) is not bool:
-            return self.answer(422, "Failed to deserialize", "text/plain")
-        build["status"] = "building"
-        return self.answer(202)
-
-    def check_step(self, step):
-        if set(step) - {"type", "args", "force", "filesHash"}:
-            self.problem(f"unknown members in step {step}")
-        kind, args = step.get("type"), step.get("args", [])
-        if kind not in STEP_TYPES:
-            return f"step type {kind} is not supported"
-        if not all(isinstance(a, str) for a in args):
-            return "arguments must be strings"
-        if kind == "RUN" and (not args or not args[0].strip() or len(args) > 2):
-            return "RUN needs a command"
-        if kind == "ENV" and (not args or len(args) % 2 or not all(a.strip() for a in args[::2])):
-            return "ENV needs pairs"
-        if kind in ("WORKDIR", "USER") and len(args) != 1:
-            return f"{kind} needs one argument"
-        return None
-
-    def advance(self, build):
-        s = self.state
-        if build["status"] != "building" or s.hang:
-            return
-        build["log"] += 1
-        if build["polls"] > 0:
-            build["polls"] -= 1
-        else:
-            build["status"] = "error" if s.fail else "ready"
-
-    def status(self, template_id, build_id):
-        s = self.state
-        build = self.find_build(template_id, build_id)
-        if not build or (s.mode == "agentenv" and template_id != build_id):
-            return self.refuse(404 if s.mode == "agentenv" else 400, "no such build")
-        offset = int((re.search(r"logsOffset=(\d+)", self.path) or [0, "0"])[1])
-        answer = {"templateID": template_id, "buildID": build_id, "status": build["status"],
-                  "logs": [], "logEntries": []}
-        self.advance(build)
-        answer["status"] = build["status"]
-        if s.mode == "cloud":
-            answer["logEntries"] = [
-                {"timestamp": build["created"], "message": f"line {n}\x1b[0m", "level": "info"}
-                for n in range(build["log"])][offset:]
-        if build["status"] == "error":
-            answer["reason"] = s.fail or {"message": "gone wrong before"}
-        return self.answer(200, answer)
-
-    def alias(self, alias):
-        s = self.state
-        if s.taken == alias and s.mode == "cloud":
-            return self.refuse(403, "no access")
-        template_id = s.by_alias(alias)
-        if not template_id:
-            return self.refuse(404, "template alias not found")
-        return self.answer(200, {"templateID": template_id, "public": False})
-
-    def show(self, template_id):
-        s = self.state
-        if template_id not in s.templates:
-            if s.mode == "agentenv" and not re.fullmatch(r"[0-9a-f-]{36}", template_id):
-                return self.refuse(400, "malformed id", status=500)
-            return self.refuse(404, "template not found")
-        t = s.templates[template_id]
-        return self.answer(200, {
-            "templateID": template_id, "public": True, "names": [t["alias"]],
-            "builds": [{"buildID": b["id"], "status": b["status"], "createdAt": b["created"],
-                        "updatedAt": b["created"], "cpuCount": 1, "memoryMB": 1024}
-                       for b in t["builds"]]})
-
-    def delete(self, template_id):
-        self.state.templates.pop(template_id, None)
-        return self.answer(204)
+    def route(self, path, query, body):
+        s, t = self.state, self.state.templates
+        parts = [urllib.parse.unquote(p) for p in path.strip("/").split("/")]
+        result = None
+        known = True
+        match (self.command, *parts):
+            case ("POST", "v3", "templates"):
+                s.bodies.append(body)
+                result = t.create(body)
+            case ("POST", "v2", "templates", template, "builds", build):
+                s.bodies.append(body)
+                result = t.begin(template, build, body)
+            case ("GET", "templates", "aliases", alias):
+                result = t.by_name(alias)
+            case ("GET", "v2", "templates"):
+                result = t.list(query, paged=True)
+            case ("GET", "templates"):
+                result = t.list(query, paged=False)
+            case ("GET", "templates", template):
+                result = t.show(template, query)
+            case ("DELETE", "templates", template):
+                result = t.delete(template, s.sandboxes)
+            case ("GET", "templates", template, "builds", build, "status"):
+                result = t.status(template, build, query)
+            case ("GET", "templates", template, "builds", build, "logs") if s.cloud:
+                result = t.logs(template, build)
+            case ("GET", "templates", template, "files", _) if s.cloud:
+                result = t.file_link(template)
+            case ("GET", "templates", template, "tags") if s.cloud:
+                result = t.tags(template)
+            case ("POST", "templates", "tags") if s.cloud:
+                result = t.assign_tags(body)
+            case ("POST", "sandboxes"):
+                result = s.sandboxes.create(body)
+            case ("POST", "sandboxes-cold") if not s.cloud:
+                result = s.sandboxes.create_cold(body)
+            case ("POST", "sandboxes", sandbox, "snapshots"):
+                result = s.sandboxes.snapshot(sandbox, body)
+            case ("GET", "snapshots"):
+                result = t.snapshots()
+            case ("GET", "v2", "sandboxes") | ("GET", "sandboxes"):
+                result = 200, s.sandboxes.list()
+            case ("GET", "sandboxes", sandbox):
+                result = 200, s.sandboxes.show(sandbox)
+            case ("DELETE", "sandboxes", sandbox):
+                result = s.sandboxes.kill(sandbox)
+            case _:
+                known = False
+        if not known:
+            self.problem("no such call")
+            return self.answer(404, "404", "text/plain")
+        return self.answer(result[0], *result[1:2], headers=result[2] if len(result) > 2 else None)
 
 
 class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 256
 
 
 def main():
@@ -309,6 +253,8 @@ def main():
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_address[1], flush=True)
     sys.stdin.read()
+    Handler.state.sandboxes.close()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -29,7 +29,7 @@ from oci_image import DOCKER, OCI, Layer, Pusher, Store, digest, write_layout  #
 TAG = "20251031"
 NAMES = ["count-words", "fix-links", "rotate-logs", "sort-records"]
 CAP_NET_RAW = bytes.fromhex("0100000200200000000000000000000000000000")  # vfs_cap_data, revision 2
-# Three texts that must never be found on a disk or in a store's objects for a guest to read.
+# Three texts that must never be found on a disk; those of tests and solution in nothing that a store holds.
 WITHHELD = {"tests": "tb2-demo-withheld-test", "solution": "tb2-demo-withheld-solution",
             "deleted": "tb2-demo-deleted-from-image"}
 
@@ -233,8 +233,49 @@ def write_task(directory, name, kind, image_name):
     write(home + "/task.toml", spelling.format(name=name, image=image_name))
     write(home + "/instruction.md", "Print the number of lines of every file below /app, largest first.\n")
     write(home + "/environment/Dockerfile", "FROM scratch\nCOPY app /app\nWORKDIR /app\n")
-    write(home + "/solution/solve.sh", "#!/bin/sh\n# %s\nwc -l /app/* | sort -rn\n" % WITHHELD["solution"], 0o755)
-    write(home + "/tests/test.sh", "#!/bin/sh\n# %s\ntest -d /app\n" % WITHHELD["tests"], 0o755)
+    write_scripts(home, name, kind)
+
+
+# What each kind of task does with its verdict.
+VERDICTS = ["mkdir -p /logs/verifier; echo $reward > /logs/verifier/reward.txt",
+            "exit $((1 - reward))",
+            "echo '{\"reward\": '$reward', \"checks\": {\"made\": 3}}' > /logs/verifier/reward.json",
+            "printf '%s.0\\n' $reward > /logs/verifier/reward.txt; exit 3"]
+SOLUTION = """\
+#!/bin/sh
+# {marker}
+set -e
+. /solution/lib/names.sh
+wc -l /app/data-*.txt | sort -rn > "$answer"
+echo 0 > /logs/verifier/reward.txt  # only what the tests write counts
+"""
+TESTS = """\
+{first}# {marker}
+# The answer is there and the image's own files are what they were.
+reward=1
+say() {{ echo "FAIL: $*"; reward=0; }}
+[ "$PWD" = /app ] || say "not in the image's directory"
+[ -x /tests/deep/er/check ] && [ -L /tests/sums ] || say "the tests are not whole"
+[ "$(/tests/deep/er/check)" = checked ] || say "helper"
+[ "$(wc -l < /app/answer-of-the-agent.txt)" -ge 6 ] || say "no answer"
+sha256sum -c -s /tests/sums || say "a file of the image is another"
+[ $reward = 0 ] || echo PASS
+{verdict}
+"""
+
+
+def write_scripts(home, name, kind):
+    """The task's own solution and tests, which no bake may look at."""
+    write(home + "/solution/lib/names.sh", "answer=/app/answer-of-the-agent.txt\n")
+    write(home + "/solution/solve.sh", SOLUTION.format(marker=WITHHELD["solution"]), 0o755)
+    # The last kind has neither mode nor interpreter: a harness runs it all the same.
+    write(home + "/tests/test.sh", TESTS.format(first="" if kind == 3 else "#!/bin/sh\n", marker=WITHHELD["tests"],
+                                                verdict=VERDICTS[kind]), 0o644 if kind == 3 else 0o755)
+    write(home + "/tests/deep/er/check", "#!/bin/sh\necho checked\n", 0o755)
+    table = hashlib.sha256(text(name + " table", 150000 + 1000 * kind)).hexdigest()
+    write(home + "/tests/deep/sums.txt", "%s  /app/table.bin\n" % table)
+    if not os.path.islink(home + "/tests/sums"):
+        os.symlink("deep/sums.txt", home + "/tests/sums")
 
 
 def main():

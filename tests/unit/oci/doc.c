@@ -108,6 +108,15 @@ static void test_select(void **state UNUSED)
         {INDEX(ENTRY(HEX_A, VARIANT("arm", "v8"))), &armv7, 0, false, "linux/arm/v8"},
         {INDEX(ENTRY(HEX_A, VARIANT("amd64", "weird"))), &amd64, 0, false, "weird"},
         {INDEX(""), &amd64, 0, false, "no platform at all"},
+        {INDEX(ENTRY(HEX_A, PLATFORM("linux", "aarch64")) "," ENTRY(HEX_B,
+                                                                    PLATFORM("linux", "x86_64"))),
+         &amd64, 'b', false, NULL},
+        {INDEX(ENTRY(HEX_A, VARIANT("arm64", "8"))), &arm64, 'a', false, NULL},
+        {INDEX(ENTRY(HEX_A, PLATFORM("", ""))), &amd64, 'a', true, NULL},
+        {INDEX(ENTRY(HEX_A, "") "," ENTRY(HEX_B, "")), &amd64, 0, false,
+         "2 entries that name no platform"},
+        {INDEX(ENTRY(HEX_A, PLATFORM("linux", "386")) "," ENTRY(HEX_B, "") "," ENTRY(HEX_C, "")),
+         &amd64, 0, false, "linux/386, 2 entries that name no platform"},
     };
 
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
@@ -243,6 +252,8 @@ static void test_image_check(void **state UNUSED)
         {MANIFEST(CONFIG_TYPE, "application/octet-stream"), IDS(ONE_ID), 0, NULL},
         {MANIFEST(CONFIG_TYPE, LAYER_TYPE), IDS(""), -ERR_CORRUPT, "1 layers, the config 0"},
         {MANIFEST(CONFIG_TYPE, LAYER_TYPE), "{}", -ERR_CORRUPT, "not a runnable image"},
+        {MANIFEST(CONFIG_TYPE, LAYER_TYPE), "{\"rootfs\":{\"diff_ids\":[" ONE_ID "]}}",
+         -ERR_UNSUPPORTED, "names no operating system"},
         {MANIFEST(CONFIG_TYPE, FOREIGN), IDS(ONE_ID), -ERR_UNSUPPORTED, "foreign"},
         {MANIFEST(CONFIG_TYPE, LAYER_TYPE "+encrypted"), IDS(ONE_ID), -ERR_UNSUPPORTED,
          "encrypted"},

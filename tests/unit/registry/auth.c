@@ -36,6 +36,7 @@ static void test_challenges(void **state UNUSED)
          "https://a/\"q\"", NULL, NULL},
         {"Negotiate YWJjZA==, Bearer realm=\"https://a\"", true, false, "https://a", NULL, NULL},
         {"Negotiate, Basic", false, true, NULL, NULL, NULL},
+        {"Bearer realm=\"https://a/t?x=1#f\"", true, false, "https://a/t?x=1", NULL, NULL},
         {"Bearer service=\"s\"", false, false, NULL, "s", NULL},
         {"Bearer realm=\"\"", false, false, "", NULL, NULL},
         {"Bearer realm=\"https://first\", Bearer realm=\"https://second\"", true, false,

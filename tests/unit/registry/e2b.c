@@ -8,26 +8,17 @@
 
 #include <cmocka.h>
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/mem.h"
-#include "base/proc.h"
 #include "registry/internal.h"
+#include "template_server.h"
 
-#define KEY "e2b_0123456789abcdef"
+#define KEY TEMPLATE_SERVER_KEY
 #define ALIAS "tb2-fix-git-0123456789"
 #define LOOK "GET /templates/aliases/" ALIAS "\n"
-
-static struct {
-    struct proc process;
-    int stdin_fd;
-    char url[64];
-    struct http *http;
-} server;
 
 static void must(int rc, const struct err *e)
 {
@@ -35,73 +26,9 @@ static void must(int rc, const struct err *e)
         fail_msg("%s", e->text);
 }
 
-/* ---- The server ---------------------------------------------------------------------------- */
-
-static int start_server(void **state)
-{
-    (void)state;
-    static const char *const argv[] = {"python3", TB2_TEST_DATA "/../support/e2b_server.py", NULL};
-    struct err e = ERR_INIT;
-    int input[2];
-    int output[2];
-    char line[32] = "";
-    if (pipe2(input, O_CLOEXEC) < 0 || pipe2(output, O_CLOEXEC) < 0)
-        return -1;
-    int rc =
-        proc_start(&server.process, argv,
-                   &(struct proc_setup){
-                       .stdin_fd = input[0], .stdout_fd = output[1], .stderr_fd = STDERR_FILENO},
-                   &e);
-    close(input[0]);
-    close(output[1]);
-    if (rc < 0)
-        return -1;
-    server.stdin_fd = input[1];
-    size_t len = 0;
-    while (!strchr(line, '\n') && len < sizeof(line) - 1) {
-        ssize_t n = read(output[0], line + len, sizeof(line) - 1 - len);
-        if (n <= 0)
-            return -1;
-        len += (size_t)n;
-    }
-    close(output[0]);
-    snprintf(server.url, sizeof(server.url), "http://127.0.0.1:%d", (int)strtol(line, NULL, 10));
-    struct http_options options = {.plain_http_anywhere = true};
-    return http_new(&server.http, &options, &e);
-}
-
-static int stop_server(void **state)
-{
-    (void)state;
-    http_free(server.http);
-    close(server.stdin_fd);
-    proc_kill(&server.process);
-    return 0;
-}
-
-static struct json *talk(const char *method, const char *path, const char *body)
-{
-    struct err e = ERR_INIT;
-    AUTO_FREE char *url = mem_printf("%s%s", server.url, path);
-    AUTO_BUF struct buf reply;
-    AUTO_HTTP_RESPONSE struct http_response response;
-    buf_init(&reply, LIMIT_API_REPLY);
-    http_response_init(&response);
-    struct http_request request = {.method = method,
-                                   .url = url,
-                                   .body = body,
-                                   .body_len = body ? strlen(body) : 0,
-                                   .reply = &reply};
-    must(http_perform(server.http, &request, &response, &e), &e);
-    struct json *j = NULL;
-    must(json_parse(&j, reply.data, reply.len, path, &e), &e);
-    return j;
-}
-
 static void setup(const char *text)
 {
-    AUTO_JSON struct json *answer = talk("POST", "/_setup", text);
-    assert_non_null(answer);
+    template_server_tell("/_setup", text);
 }
 
 /* The calls since the setup, a line each; repeated status calls count as one. */
@@ -159,6 +86,7 @@ struct row {
     const char *setup;
     bool force;
     enum err_class class; /* ERR_NONE: success */
+    const char *before;   /* what stands in front of the URL; NULL: nothing */
     const char *error;    /* what stands after "URL: " */
     const char *hint;
     const char *calls;
@@ -175,6 +103,10 @@ struct row {
 /* Ids of the first and second record that the server makes. */
 #define A1 "01890000-0000-7000-8000-000000000001"
 #define A2 "01890000-0000-7000-8000-000000000002"
+#define A3 "01890000-0000-7000-8000-000000000003"
+#define A4 "01890000-0000-7000-8000-000000000004"
+#define DEL2 "DELETE /templates/" A2 "\n"
+#define NEXT "GET /templates/aliases/" ALIAS "-next\n"
 #define SHOW1 "GET /templates/" A1 "\n"
 #define DEL1 "DELETE /templates/" A1 "\n"
 #define HAS(status) "{\"templates\": [{\"alias\": \"" ALIAS "\", \"status\": \"" status "\"}]}"
@@ -190,7 +122,35 @@ static const struct row rows[] = {
     {.name = "forced",
      .setup = HAS("ready"),
      .force = true,
-     .calls = LOOK SHOW1 DEL1 CREATE BUILD(A2),
+     .calls = LOOK SHOW1 NEXT CREATE BUILD(A2) DEL1 CREATE BUILD(A3) DEL2,
+     .built = true,
+     .left = OURS,
+     .said = "building the new template beside the old one\nready\nready\n"},
+    {.name = "forced, and it fails",
+     .setup = "{\"templates\": [{\"alias\": \"" ALIAS "\", \"status\": \"ready\"}], \"fail\": "
+              "{\"message\": \"no\"}}",
+     .force = true,
+     .class = ERR_STEP,
+     .error = "the build failed: no",
+     .before = "the template of " ALIAS " stays as it is: " ALIAS "-next: ",
+     .calls = LOOK SHOW1 NEXT CREATE BUILD(A2) DEL2,
+     .left = OURS},
+    {.name = "forced, and the server does not build from templates",
+     .setup = "{\"templates\": [{\"alias\": \"" ALIAS "\", \"status\": \"ready\"}], \"answers\": "
+              "[{\"on\": \"POST /v2/templates/" A3 "\", \"status\": 400, \"body\": {\"code\": 400, "
+              "\"message\": \"no base\"}}]}",
+     .force = true,
+     .calls = LOOK SHOW1 NEXT CREATE BUILD(A2) DEL1 CREATE
+     "POST /v2/templates/" A3 "/builds/" A3 "\nDELETE /templates/" A3 "\n" CREATE BUILD(A4) DEL2,
+     .built = true,
+     .left = OURS},
+    {.name = "another one's replacement is left over",
+     .setup =
+         "{\"templates\": [{\"alias\": \"" ALIAS "\", \"status\": \"ready\"}, {\"alias\": \"" ALIAS
+         "-next\", \"status\": \"ready\"}]}",
+     .force = true,
+     .calls = LOOK SHOW1 NEXT "GET /templates/" A2 "\n" DEL2 CREATE BUILD(A3)
+         DEL1 CREATE BUILD(A4) "DELETE /templates/" A3 "\n",
      .built = true,
      .left = OURS},
     {.name = "a failed build before",
@@ -287,6 +247,45 @@ static const struct row rows[] = {
      .calls = LOOK CREATE CREATE BUILD(A1),
      .built = true,
      .left = OURS},
+    {.name = "a full server, in words",
+     .setup =
+         "{\"answers\": [{\"on\": \"POST /v2\", \"status\": 503, \"headers\": {\"Retry-After\": "
+         "\"0\"}, \"body\": {\"code\": 503, \"message\": \"No capacity left on any node\"}}]}",
+     .calls = LOOK CREATE "POST /v2/templates/" A1 "/builds/" A1 "\n" BUILD(A1),
+     .built = true,
+     .left = OURS},
+    {.name = "a duplicate told as 500",
+     .setup = "{\"race\": \"" ALIAS
+              "\", \"conflict\": {\"status\": 500, \"message\": \"duplicate key value "
+              "violates unique constraint\"}}",
+     .calls = LOOK CREATE LOOK SHOW1 LOOK SHOW1,
+     .left = OURS},
+    {.name = "a duplicate told as 409",
+     .setup = "{\"race\": \"" ALIAS "\", \"conflict\": {\"status\": 409, \"message\": \"x\"}}",
+     .calls = LOOK CREATE LOOK SHOW1 LOOK SHOW1,
+     .left = OURS},
+    {.name = "a server that calls it alias",
+     .setup = "{\"name_field\": \"alias\"}",
+     .calls = LOOK CREATE LOOK CREATE BUILD(A1),
+     .built = true,
+     .left = OURS},
+    {.name = "a server that takes both",
+     .setup = "{\"name_field\": \"both\"}",
+     .calls = LOOK CREATE BUILD(A1),
+     .built = true,
+     .left = OURS},
+    {.name = "no answer while it builds",
+     .setup =
+         "{\"polls\": 2, \"answers\": [{\"on\": \"GET /templates/" A1 "/builds\", \"status\": 502, "
+         "\"type\": \"text/html\", \"body\": \"<html>\"}, {\"on\": \"GET /templates/" A1
+         "/builds\", \"status\": 502}, {\"on\": \"GET /templates/" A1 "/builds\", \"status\": 502},"
+         "{\"on\": \"GET /templates/" A1
+         "/builds\", \"status\": 502}, {\"on\": \"GET /templates/" A1
+         "/builds\", \"status\": 502}, {\"on\": \"GET /templates/" A1
+         "/builds\", \"status\": 502}]}",
+     .calls = LOOK CREATE BUILD(A1),
+     .built = true,
+     .left = OURS},
     {.name = "a redirect gets no key",
      .setup = "{\"answers\": [{\"on\": \"GET /templates/aliases\", \"status\": 302, \"headers\": "
               "{\"Location\": \"http://localhost:1/x\"}}]}",
@@ -334,29 +333,28 @@ static void check_row(const struct row *row)
     AUTO_BUF struct buf said;
     struct e2b_result result = {.built = false};
     struct e2b_template t = wanted();
-    struct e2b_options options = {.api_url = server.url, .api_key = KEY, .poll_interval_ms = 1};
+    struct e2b_options options = {
+        .api_url = template_server_url(), .api_key = KEY, .poll_interval_ms = 1};
     buf_init(&calls, LIMIT_TOKEN);
     buf_init(&said, LIMIT_TOKEN);
     print_message("%s\n", row->name);
     setup(row->setup);
     t.force = row->force;
     int rc = register_at(&options, &t, &said, &result, &e);
-    AUTO_JSON struct json *report = talk("GET", "/_report", NULL);
-    AUTO_FREE char *problems = NULL;
+    AUTO_JSON struct json *report = template_server_report();
     AUTO_FREE char *aliases = NULL;
-    must(json_print(json_member(report, "problems"), 0, &problems, &e), &e);
     must(json_print(json_member(report, "aliases"), 0, &aliases, &e), &e);
     if (row->class == ERR_NONE && rc < 0)
         fail_msg("%s", e.text);
     read_calls(report, &calls);
     assert_string_equal(buf_text(&calls), row->calls);
-    assert_string_equal(problems, "[]");
+    assert_int_equal(json_length(json_member(report, "problems")), 0);
     assert_string_equal(aliases, row->left);
     assert_int_equal(rc, -(int)row->class);
     if (row->class != ERR_NONE) {
-        size_t prefix = strlen(server.url) + 2;
-        assert_memory_equal(e.text, server.url, strlen(server.url));
-        assert_string_equal(e.text + prefix, row->error);
+        AUTO_FREE char *whole = mem_printf("%s%s: %s", row->before ? row->before : "",
+                                           template_server_url(), row->error);
+        assert_string_equal(e.text, whole);
         assert_string_equal(e.hint, row->hint ? row->hint : "");
     } else {
         assert_int_equal(result.built, row->built);
@@ -381,14 +379,15 @@ static void bodies(void **state)
     AUTO_BUF struct buf said;
     struct e2b_result result;
     struct e2b_template t = wanted();
-    struct e2b_options options = {.api_url = server.url, .api_key = KEY, .poll_interval_ms = 1};
+    struct e2b_options options = {
+        .api_url = template_server_url(), .api_key = KEY, .poll_interval_ms = 1};
     buf_init(&said, LIMIT_TOKEN);
     setup("{}");
     t.start_command = "exec server --port 8000";
     t.force = true;
     must(register_at(&options, &t, &said, &result, &e), &e);
     e2b_result_fini(&result);
-    AUTO_JSON struct json *report = talk("GET", "/_report", NULL);
+    AUTO_JSON struct json *report = template_server_report();
     AUTO_FREE char *text = NULL;
     must(json_print(json_member(report, "bodies"), 0, &text, &e), &e);
     assert_string_equal(
@@ -427,19 +426,20 @@ static void cloud(void **state)
         {"{\"mode\": \"cloud\", \"taken\": \"" ALIAS "\"}", false, ERR_DENIED,
          "alias " ALIAS " belongs to another team", false},
         {"{\"mode\": \"cloud\", \"fail\": {\"step\": \"3\", \"message\": \"exit 1\"}}", false,
-         ERR_STEP, "the build failed at step 3: exit 1", false},
+         ERR_STEP, "the build failed at step 3: exit 1\nline 0?[0m", false},
         /* The template was there before: its other builds must survive our failure. */
         {"{\"mode\": \"cloud\", \"fail\": {\"step\": \"base\", \"message\": \"no\"}, "
          "\"templates\": "
          "[{\"alias\": \"" ALIAS "\", \"status\": \"ready\"}]}",
-         true, ERR_STEP, "the build failed at step base: no", true},
+         true, ERR_STEP, "the build failed at step base: no\nline 0?[0m", true},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct err e = ERR_INIT;
         AUTO_BUF struct buf said;
         struct e2b_result result = {.built = false};
         struct e2b_template t = wanted();
-        struct e2b_options options = {.api_url = server.url, .api_key = KEY, .poll_interval_ms = 1};
+        struct e2b_options options = {
+            .api_url = template_server_url(), .api_key = KEY, .poll_interval_ms = 1};
         buf_init(&said, LIMIT_TOKEN);
         setup(cases[i].setup);
         t.force = cases[i].force;
@@ -447,10 +447,10 @@ static void cloud(void **state)
         print_message("case %zu: %s\n", i, e.text);
         assert_int_equal(rc, -(int)cases[i].class);
         if (rc < 0)
-            assert_string_equal(e.text + strlen(server.url) + 2, cases[i].text);
+            assert_string_equal(e.text + strlen(template_server_url()) + 2, cases[i].text);
         else
             assert_string_equal(buf_text(&said), cases[i].text);
-        AUTO_JSON struct json *report = talk("GET", "/_report", NULL);
+        AUTO_JSON struct json *report = template_server_report();
         assert_int_equal(json_length(json_member(report, "aliases")), cases[i].kept ? 1 : 0);
         assert_int_equal(json_length(json_member(report, "problems")), 0);
         e2b_result_fini(&result);
@@ -464,12 +464,14 @@ static void gives_up_in_time(void **state)
     AUTO_BUF struct buf said;
     struct e2b_result result;
     struct e2b_template t = wanted();
-    struct e2b_options options = {
-        .api_url = server.url, .api_key = KEY, .poll_interval_ms = 1, .build_timeout_ms = 50};
+    struct e2b_options options = {.api_url = template_server_url(),
+                                  .api_key = KEY,
+                                  .poll_interval_ms = 1,
+                                  .build_timeout_ms = 50};
     buf_init(&said, LIMIT_TOKEN);
     setup("{\"hang\": true}");
     assert_int_equal(register_at(&options, &t, &said, &result, &e), -ERR_TIMEOUT);
-    AUTO_JSON struct json *report = talk("GET", "/_report", NULL);
+    AUTO_JSON struct json *report = template_server_report();
     assert_int_equal(json_length(json_member(report, "aliases")), 0);
 }
 
@@ -481,7 +483,7 @@ static void limited_without_a_wait(void **state)
     AUTO_BUF struct buf said;
     struct e2b_result result;
     struct e2b_template t = wanted();
-    struct e2b_options options = {.api_url = server.url,
+    struct e2b_options options = {.api_url = template_server_url(),
                                   .api_key = KEY,
                                   .poll_interval_ms = 3600 * 1000,
                                   .build_timeout_ms = 1800 * 1000};
@@ -506,14 +508,16 @@ static void cancelled(void **state)
     must(cancel_init(&cancel, &e), &e);
     struct e2b_result result;
     struct e2b_template t = wanted();
-    struct e2b_options options = {
-        .api_url = server.url, .api_key = KEY, .poll_interval_ms = 600 * 1000, .cancel = &cancel};
+    struct e2b_options options = {.api_url = template_server_url(),
+                                  .api_key = KEY,
+                                  .poll_interval_ms = 600 * 1000,
+                                  .cancel = &cancel};
     setup("{\"hang\": true}");
     AUTO_E2B struct e2b *c = NULL;
     must(e2b_new(&c, &options, &e), &e);
     assert_int_equal(e2b_register(c, &t, cancel_when_building, &cancel, &result, &e),
                      -ERR_CANCELLED);
-    AUTO_JSON struct json *report = talk("GET", "/_report", NULL);
+    AUTO_JSON struct json *report = template_server_report();
     assert_int_equal(json_length(json_member(report, "aliases")), 0);
     cancel_fini(&cancel);
 }
@@ -583,7 +587,8 @@ static void refused_templates(void **state)
          "step 1 (WORKDIR): its arguments are missing, blank or too many"},
         {{"COPY", two}, ERR_UNSUPPORTED, "step 1: template servers have no COPY steps"},
     };
-    struct e2b_options options = {.api_url = server.url, .api_key = KEY, .poll_interval_ms = 1};
+    struct e2b_options options = {
+        .api_url = template_server_url(), .api_key = KEY, .poll_interval_ms = 1};
     AUTO_BUF struct buf said;
     buf_init(&said, LIMIT_TOKEN);
     setup("{}");
@@ -610,7 +615,7 @@ static void refused_templates(void **state)
         struct e2b_result result;
         assert_true(register_at(&options, &bad[i], &said, &result, &e) < 0);
     }
-    AUTO_JSON struct json *report = talk("GET", "/_report", NULL);
+    AUTO_JSON struct json *report = template_server_report();
     assert_int_equal(json_length(json_member(report, "calls")), 0);
 }
 
@@ -627,5 +632,5 @@ int main(void)
         cmocka_unit_test(refused_options),
         cmocka_unit_test(refused_templates),
     };
-    return cmocka_run_group_tests(tests, start_server, stop_server);
+    return cmocka_run_group_tests(tests, template_server_start, template_server_stop);
 }

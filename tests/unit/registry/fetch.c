@@ -539,6 +539,65 @@ static void test_redirects(void **state UNUSED)
     }
 }
 
+struct denying {
+    struct world *world;
+    struct fake_http *storage;
+    const char *scheme;
+    unsigned storage_requests;
+    bool leaked;
+};
+
+/* Asks for a login that it has no business with. */
+static void denying_storage(void *ctx, const struct fake_request *request, struct fake_reply *reply)
+{
+    struct denying *s = ctx;
+    char value[256];
+
+    s->storage_requests++;
+    s->leaked = s->leaked || fake_header(request, "Authorization", value, sizeof(value));
+    reply_text(reply, 401, "");
+    fake_add_header(reply, "WWW-Authenticate: %s realm=\"http://127.0.0.1:%u/token\"", s->scheme,
+                    fake_http_port(s->storage));
+}
+
+static void denying_registry(void *ctx, const struct fake_request *request UNUSED,
+                             struct fake_reply *reply)
+{
+    struct denying *s = ctx;
+
+    reply_text(reply, 307, "elsewhere");
+    fake_add_header(reply, "Location: http://127.0.0.1:%u/data?sig=hunter2",
+                    fake_http_port(s->storage));
+}
+
+/* A challenge from where a redirect led gets neither a token request nor a login. */
+static void test_challenge_of_another_host(void **state UNUSED)
+{
+    static const char *const schemes[] = {"Bearer", "Basic"};
+
+    for (size_t i = 0; i < ARRAY_LEN(schemes); i++) {
+        struct world w;
+        struct denying s = {.world = &w, .scheme = schemes[i]};
+        struct err e = ERR_INIT;
+
+        world_start(&w, denying_registry, &s, NULL);
+        s.storage = fake_http_start(denying_storage, &s);
+        AUTO_FREE char *config = write_config(w.host);
+        world_client(&w, config, 0);
+        assert_int_equal(world_pull(&w, &e), -ERR_DENIED);
+        assert_int_equal(s.storage_requests, 1);
+        assert_false(s.leaked);
+        AUTO_FREE char *host = mem_printf("registry %s: redirected to 127.0.0.1:%u: access denied",
+                                          w.host, fake_http_port(s.storage));
+        assert_non_null(strstr(e.text, host));
+        assert_null(strstr(e.text, "hunter2"));
+        assert_null(strstr(e.hint, "docker login"));
+        fake_http_stop(s.storage);
+        unlink(config);
+        world_stop(&w);
+    }
+}
+
 /* ---- Reaching the registry -------------------------------------------------------------- */
 
 static void test_refused(void **state UNUSED)
@@ -674,6 +733,7 @@ int main(void)
         cmocka_unit_test(test_manifest),
         cmocka_unit_test(test_huge_manifest),
         cmocka_unit_test(test_redirects),
+        cmocka_unit_test(test_challenge_of_another_host),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_no_such_host),
         cmocka_unit_test(test_plain_http_is_refused),
