@@ -135,7 +135,6 @@ static int push_all(struct arguments *a, struct store *s, const struct global_op
 static int parse(struct arguments *a, struct global_options *g, int argc, char **argv)
 {
     struct err e = ERR_INIT;
-    int status = -1;
     struct parsing p = {.command = &command_push, .globals = g};
     if (options_parse(&p, a, argc, argv, &e) < 0)
         return report_error(&e);
