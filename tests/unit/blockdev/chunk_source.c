@@ -288,6 +288,41 @@ static void a_trace_is_prefetched(void **state)
     end(&t);
 }
 
+/* What is urgent is left to its reader, the rest is tried until the source is back; wrong bytes are asked
+ * for once. */
+static void prefetches_that_fail(void **state)
+{
+    static const struct {
+        const char *name;
+        struct far far;
+        size_t urgent, calls, fetched;
+    } rows[] = {
+        {"urgent, down for a moment", {.down = 1}, 1, 1, 0},
+        {"down for a moment", {.down = 1}, 0, 2, 1},
+        {"wrong bytes", {.wrong = true}, 0, 1, 0},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct err e = ERR_INIT;
+        struct setting t;
+        char path[CHUNK_PATH_MAX];
+        print_message("%s\n", rows[i].name);
+        begin(&t, *state);
+        struct store *far_store = t.far.store;
+        t.far = rows[i].far;
+        t.far.store = far_store;
+        struct prefetch *p = NULL;
+        const struct prefetch_options options = {.workers = 1, .urgent = rows[i].urgent};
+        assert_ok(prefetch_start(&p, t.here->store, &t.chunk, 1, &options, &e));
+        struct prefetch_stats stats = prefetch_wait(p);
+        prefetch_stop(p);
+        assert_int_equal(stats.fetched, rows[i].fetched);
+        assert_int_equal(stats.failed, 1 - rows[i].fetched);
+        assert_int_equal(t.far.calls, rows[i].calls);
+        assert_ok(file_remove_tree(store_dir(t.here->store), store_chunk_path(&t.chunk, path), &e));
+        end(&t);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -298,6 +333,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(many_readers_cause_one_fetch, fixture_setup,
                                         fixture_teardown),
         cmocka_unit_test_setup_teardown(a_trace_is_prefetched, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(prefetches_that_fail, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(what_cannot_be_kept_is_served, fixture_setup,
                                         fixture_teardown),
     };
