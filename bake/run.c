@@ -5,6 +5,7 @@
  * they share layers, tags and places through image_room and the lanes.
  */
 #include "bake/pipeline.h"
+#include "bake/push.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +24,7 @@ enum {
     GUEST_MEMORY_DEFAULT_MB = 2048,
     JOBS_MAX = 64,
     NETWORK_DEFAULT = 16,
-    SERVER_DEFAULT = 8,
+    SERVER_DEFAULT = 4,
     RETRIES_MIN = 4 /* of the whole run; more with many tasks */
 };
 
@@ -71,8 +72,10 @@ static int open_server(struct run *run, struct err *e)
         log_event(LOG_WARN, "bake", "offline: nothing is registered at %s", o->e2b_api_url);
         return 0;
     }
-    struct e2b_options server = {
-        .api_url = o->e2b_api_url, .api_key = o->e2b_api_key, .cancel = o->cancel};
+    struct e2b_options server = {.api_url = o->e2b_api_url,
+                                 .api_key = o->e2b_api_key,
+                                 .sandbox_url = o->e2b_sandbox_url,
+                                 .cancel = o->cancel};
     return e2b_new(&run->server, &server, e);
 }
 
@@ -128,6 +131,9 @@ static int run_open(struct run *run, struct bake_report *out, struct err *e)
         rc = open_remote(run, e);
     if (rc == 0)
         rc = open_server(run, e);
+    if (rc == 0 && o->push_to && !run->plan_only)
+        rc = push_open(&run->push, run->store,
+                       &(struct push_options){.images = o->images, .cancel = o->cancel}, e);
     if (rc == 0)
         rc = run_choose_tasks(run, out, e);
     if (rc == 0 && out->count > 0 && o->images.offline)
@@ -143,10 +149,17 @@ static void run_close(struct run *run)
     machine_room_close(&run->machines);
     image_room_close(&run->images);
     remote_close(run->remote);
+    push_close(run->push);
     e2b_free(run->server);
-    for (size_t i = 0; i < run->count; i++)
-        task_free(run->bakings[i].task);
+    for (size_t i = 0; i < run->count; i++) {
+        struct baking *b = &run->bakings[i];
+        task_free(b->task);
+        recipe_free(b->own_recipe);
+        json_free(b->own_recipe_json);
+        free(b->given_alias);
+    }
     free(run->bakings);
+    provider_free(run->provider);
     task_set_free(run->set);
     pins_free(run->pins);
     history_free(run->history);
@@ -346,6 +359,7 @@ void bake_report_fini(struct bake_report *r)
         free_text(r->results[i].alias);
         free_text(r->results[i].image);
         free_text(r->results[i].why);
+        free_text(r->results[i].pushed);
     }
     free(r->results);
     for (size_t i = 0; i < r->move_count; i++)

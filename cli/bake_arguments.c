@@ -23,34 +23,24 @@ void bake_arguments_fini(struct bake_arguments *a)
     free(a->update_names.items);
     free(a->recipe_path);
     image_arguments_fini(&a->images);
-    free(a->api_key);
+    server_access_fini(&a->server);
 }
 
 /* ---- What options take ---- */
 
-static int add_text(struct text_list *list, const char *text, struct err *e)
-{
-    int rc = mem_grow(&list->items, &list->capacity, list->count + 2, sizeof(*list->items), e);
-    if (rc < 0)
-        return rc;
-    list->items[list->count++] = text;
-    list->items[list->count] = NULL;
-    return 0;
-}
-
 int bake_arguments_keep(struct bake_arguments *a, struct text_list *list, char *text, struct err *e)
 {
-    int rc = add_text(&a->owned, text, e);
+    int rc = text_list_add(&a->owned, text, e);
     if (rc < 0)
         free(text);
-    return rc < 0 ? rc : add_text(list, text, e);
+    return rc < 0 ? rc : text_list_add(list, text, e);
 }
 
 /* Cuts `text` at any of `separators` into the list. */
 static int cut_text(struct bake_arguments *a, struct text_list *list, char *text,
                     const char *separators, struct err *e)
 {
-    int rc = add_text(&a->owned, text, e);
+    int rc = text_list_add(&a->owned, text, e);
     if (rc < 0) {
         free(text);
         return rc;
@@ -61,7 +51,7 @@ static int cut_text(struct bake_arguments *a, struct text_list *list, char *text
         if (end)
             *end++ = 0;
         if (*at)
-            rc = add_text(list, at, e);
+            rc = text_list_add(list, at, e);
         at = end;
     }
     return rc;
@@ -320,10 +310,57 @@ int take_recipe(void *arguments, const char *value, struct err *e UNUSED)
     return 0;
 }
 
-static int take_remote(void *arguments, const char *value, struct err *e UNUSED)
+int take_remote(void *arguments, const char *value, struct err *e UNUSED)
 {
     struct bake_arguments *a = arguments;
     a->bake.remote_url = value;
+    return 0;
+}
+
+static int take_push(void *arguments, const char *value, struct err *e)
+{
+    struct bake_arguments *a = arguments;
+    const char *slash = strrchr(value, '/');
+    a->bake.push_to = value;
+    if (slash && slash[1] && !strpbrk(slash, ":@"))
+        return 0;
+    err_set(e, ERR_INPUT, "--push is a repository, HOST/NAME, not '%s'", value);
+    return err_hint(e, "the tag is each template's alias");
+}
+
+static int take_builder(void *arguments, const char *value, struct err *e)
+{
+    static const char *const names[] = {
+        [BUILDER_AUTO] = "auto", [BUILDER_SERVER] = "server", [BUILDER_LOCAL] = "local"};
+    struct bake_arguments *a = arguments;
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        if (strcmp(value, names[i]) == 0) {
+            a->bake.builder = (enum bake_builder)i;
+            return 0;
+        }
+    }
+    return err_set(e, ERR_INPUT, "--builder is server, local or auto, not '%s'", value);
+}
+
+static int check_builder(const struct bake_arguments *a, struct err *e)
+{
+    if (a->bake.builder != BUILDER_LOCAL || a->bake.push_to)
+        return 0;
+    err_set(e, ERR_INPUT, "--builder local needs --push REPOSITORY");
+    return err_hint(e, "the template server gets the disk from there");
+}
+
+static int take_recipe_from(void *arguments, const char *value, struct err *e UNUSED)
+{
+    struct bake_arguments *a = arguments;
+    a->bake.recipe_from = value;
+    return 0;
+}
+
+static int take_smoke(void *arguments, const char *value UNUSED, struct err *e UNUSED)
+{
+    struct bake_arguments *a = arguments;
+    a->bake.smoke = true;
     return 0;
 }
 
@@ -352,13 +389,25 @@ const struct option_row bake_option_rows[] = {
      "share layers and templates with other bakers through this store\n"
      "(default: $TB2_BAKE_REMOTE; 'tb2-bake remote --help' has the URLs)",
      take_remote},
+    {"recipe-from", "CMD",
+     "ask CMD what tasks are built from, as JSON; with {}, once for each\n"
+     "task's directory, else once for all",
+     take_recipe_from},
     {"jobs", "N", "disks made, and machines, at once (default: from cores and memory)", take_jobs},
     {"vm-jobs", "N", "machines at once", take_vm_jobs},
     {"vm-memory", "MB", "memory of all machines together (default: 3/4 of this one's)",
      take_memory},
     {"net-jobs", "N", "requests to registries, and transfers, at once (default: 16)",
      take_net_jobs},
-    {"server-jobs", "N", "builds on the template server at once (default: 8)", take_server_jobs},
+    {"smoke", NULL, "try each template out on the template server; what fails is taken back",
+     take_smoke},
+    {"server-jobs", "N", "builds on the template server at once (default: 4)", take_server_jobs},
+    {"push", "REPOSITORY",
+     "push each template's disk there, under its alias, as 'tb2-bake push' does", take_push},
+    {"builder", "WHO",
+     "of templates on a server: server (it runs the steps), local (it begins\n"
+     "with what was pushed), auto (local with --push; the default)",
+     take_builder},
     IMAGE_OPTION_ROWS,
     {NULL, NULL, "What is told (a bake's files are written at its end, each at once):", NULL},
     {"report", "FILE", "HTML for people: times, bytes, failures with their output", take_report},
@@ -395,34 +444,17 @@ int bake_arguments_find_recipe(struct bake_arguments *a, struct err *e)
     return err_hint(e, "tb2 and demo are; a file of your own needs a path: --recipe ./my.yaml");
 }
 
-/* The key from the environment or a file, as the SDKs of the server read it. */
-int bake_arguments_find_key(struct bake_arguments *a, struct err *e)
+static int find_server(struct bake_arguments *a, struct err *e)
 {
-    a->bake.e2b_api_url = getenv("E2B_API_URL");
-    if (!a->bake.e2b_api_url || !*a->bake.e2b_api_url) {
-        a->bake.e2b_api_url = NULL;
-        return 0;
+    int rc = server_access_find(&a->server, false, e);
+    a->bake.e2b_api_url = a->server.api_url;
+    a->bake.e2b_api_key = a->server.api_key;
+    a->bake.e2b_sandbox_url = a->server.sandbox_url;
+    if (rc == 0 && a->bake.smoke && !a->server.api_url) {
+        err_set(e, ERR_INPUT, "--smoke needs a template server");
+        return err_hint(e, "set E2B_API_URL");
     }
-    const char *key = getenv("E2B_API_KEY");
-    const char *file = getenv("E2B_API_KEY_FILE");
-    const char *home = getenv("HOME");
-    if (key && *key) {
-        a->api_key = mem_strdup(key);
-    } else {
-        AUTO_FREE char *path = file && *file
-                                   ? mem_strdup(file)
-                                   : mem_printf("%s/.config/e2b/api_key", home ? home : "");
-        AUTO_BUF struct buf text;
-        buf_init(&text, 4096);
-        int rc = path ? file_read(AT_FDCWD, path, &text, e) : err_nomem(e, "API key");
-        if (rc < 0) {
-            err_in(e, "API key of the template server");
-            return err_hint(e, "set E2B_API_KEY, or E2B_API_KEY_FILE to a file that holds it");
-        }
-        a->api_key = mem_strndup(buf_text(&text), strcspn(buf_text(&text), " \t\r\n"));
-    }
-    a->bake.e2b_api_key = a->api_key;
-    return a->api_key ? 0 : err_nomem(e, "API key");
+    return rc;
 }
 
 int bake_arguments_select(struct bake_arguments *a, struct err *e)
@@ -461,12 +493,9 @@ static int check_pins(struct bake_arguments *a, struct err *e)
     return 0;
 }
 
-int bake_arguments_parse(struct bake_arguments *a, struct parsing *p, int argc, char **argv,
-                         struct err *e)
+/* After the options. */
+static int settle(struct bake_arguments *a, int argc, char **argv, struct err *e)
 {
-    int rc = options_parse(p, a, argc, argv, e);
-    if (rc < 0 || p->status >= 0)
-        return rc;
     if (optind < argc) {
         err_set(e, ERR_INPUT, "'%s' is not expected here", argv[optind]);
         return is_command(argv[optind])
@@ -474,9 +503,11 @@ int bake_arguments_parse(struct bake_arguments *a, struct parsing *p, int argc, 
                    : -ERR_INPUT;
     }
     a->bake.remote_url = remote_url(a->bake.remote_url);
-    rc = report_files_check(&a->reports, e);
+    int rc = report_files_check(&a->reports, e);
     if (rc == 0)
         rc = check_pins(a, e);
+    if (rc == 0)
+        rc = check_builder(a, e);
     if (rc == 0)
         rc = bake_arguments_select(a, e);
     if (rc == 0)
@@ -484,6 +515,16 @@ int bake_arguments_parse(struct bake_arguments *a, struct parsing *p, int argc, 
     if (rc == 0)
         rc = remote_lease(&a->bake.remote_lease_ms, e);
     if (rc == 0)
-        rc = bake_arguments_find_key(a, e);
+        rc = find_server(a, e);
     return rc;
+}
+
+int bake_arguments_parse(struct bake_arguments *a, const struct command *c,
+                         struct global_options *g, int argc, char **argv)
+{
+    struct err e = ERR_INIT;
+    int status = options_read(c, g, a, argc, argv);
+    if (status >= 0)
+        return status;
+    return settle(a, argc, argv, &e) < 0 ? report_error(&e) : -1;
 }

@@ -15,8 +15,8 @@
 #include "base/mem.h"
 #include "base/proc.h"
 #include "blockdev/blockdev.h"
-#include "cli/bake_arguments.h"
 #include "cli/doctor.h"
+#include "cli/server_access.h"
 
 enum { ROOM_BAD_MB = 2048, ROOM_NOTE_MB = 20480, MEMORY_GUEST_MB = 2048, FILES_NEEDED = 1024 };
 
@@ -296,29 +296,25 @@ static void look_at_registries(const struct doctor *d, struct doctor_finding *f)
 static void look_at_server(const struct doctor *d, struct doctor_finding *f)
 {
     struct err e = ERR_INIT;
-    struct bake_arguments a = {0};
+    struct server_access a = {0};
     AUTO_E2B struct e2b *server = NULL;
     struct e2b_entry *entries = NULL;
     size_t count = 0;
-    int rc = bake_arguments_find_key(&a, &e);
-    bool none = rc == 0 && !a.bake.e2b_api_url;
-    if (rc == 0 && !none) {
-        const struct e2b_options options = {.api_url = a.bake.e2b_api_url,
-                                            .api_key = a.bake.e2b_api_key,
-                                            .cancel = d->globals->cancel};
-        rc = e2b_new(&server, &options, &e);
-        if (rc == 0)
-            rc = e2b_list(server, &entries, &count, &e);
-    }
+    int rc = server_access_find(&a, false, &e);
+    bool none = rc == 0 && !a.api_url;
+    if (rc == 0 && !none)
+        rc = server_access_open(&server, d->globals, &e);
+    if (rc == 0 && !none)
+        rc = e2b_list(server, &entries, &count, &e);
     if (none)
         found(f, DOCTOR_GOOD, "none: E2B_API_URL is not set, templates stay in the local catalog");
     else if (rc < 0)
         found_error(f, DOCTOR_BAD, &e, "tasks fail where they are registered",
                     "look at E2B_API_URL and E2B_API_KEY");
     else
-        found(f, DOCTOR_GOOD, "%s answers, with %zu templates", a.bake.e2b_api_url, count);
+        found(f, DOCTOR_GOOD, "%s answers, with %zu templates", a.api_url, count);
     e2b_entries_free(entries, count);
-    bake_arguments_fini(&a);
+    server_access_fini(&a);
 }
 
 static void look_at_image(const struct doctor *d, struct doctor_finding *f)

@@ -8,45 +8,10 @@
 
 /* ---- Options ---- */
 
-/* Lines such as "  --remote URL  the store" and those that go on further right. */
-static void each_option_of_text(const char *text,
-                                void (*visit)(void *ctx, const struct shown_option *o), void *ctx)
-{
-    for (const char *line = text; *line; line += strcspn(line, "\n"), line += *line == '\n') {
-        char name[64];
-        char argument[64] = "";
-        char help[1024] = "";
-        if (strncmp(line, "  --", 4) != 0)
-            continue;
-        const char *at = line + 4;
-        size_t len = strcspn(at, " \n");
-        snprintf(name, sizeof(name), "%.*s", (int)len, at);
-        at += len;
-        if (at[0] == ' ' && at[1] != ' ') {
-            len = strcspn(++at, " \n");
-            snprintf(argument, sizeof(argument), "%.*s", (int)len, at);
-            at += len;
-        }
-        size_t filled = 0;
-        do {
-            at += strspn(at, " ");
-            len = strcspn(at, "\n");
-            filled += (size_t)snprintf(help + filled, sizeof(help) - filled, "%s%.*s",
-                                       filled ? "\n" : "", (int)len, at);
-            at += len + (at[len] == '\n');
-        } while (filled < sizeof(help) && strncmp(at, "      ", 6) == 0);
-        visit(ctx, &(struct shown_option){name, *argument ? argument : NULL, help});
-    }
-}
-
 void each_option(const struct command *c, void (*visit)(void *ctx, const struct shown_option *o),
                  void *ctx)
 {
-    if (!c->options) {
-        each_option_of_text(c->summary, visit, ctx);
-        return;
-    }
-    for (const struct option_row *row = c->options; row->help; row++)
+    for (const struct option_row *row = c->options; row && row->help; row++)
         visit(ctx, &(struct shown_option){row->name, row->argument, row->help});
 }
 
@@ -68,19 +33,12 @@ static void put_line(const char *text, size_t len)
     putchar('\n');
 }
 
-/* Paragraphs are filled; lines that are set in stay as they are, but for those of options, which are
- * shown elsewhere. */
+/* Paragraphs are filled; lines that are set in stay as they are. */
 static void put_text(const char *text)
 {
     bool kept = false;
-    bool option = false;
     for (const char *line = text; *line;) {
         size_t len = strcspn(line, "\n");
-        option = strncmp(line, "  --", 4) == 0 || (option && strncmp(line, "      ", 6) == 0);
-        if (option) {
-            line += len + (line[len] == '\n');
-            continue;
-        }
         bool set_in = line[0] == ' ';
         if (set_in != kept)
             puts(set_in ? ".PP\n.nf" : ".fi");

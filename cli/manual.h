@@ -17,8 +17,8 @@ struct shown_option {
     const char *help;     /* lines parted by newlines */
 };
 
-/* Calls `visit` for each option of a command: its table's, else those that its summary explains, which is
- * how commands without a table have their help. Not the common ones, which are global_rows. */
+/* Calls `visit` for each option of a command's table, headings too; not for the common ones, which are
+ * global_rows. */
 void each_option(const struct command *c, void (*visit)(void *ctx, const struct shown_option *o),
                  void *ctx);
 

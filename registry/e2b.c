@@ -203,6 +203,12 @@ static int make(const struct e2b_session *s, bool fresh, const char *from_templa
         rc = e2b_start(s, b, from_template, e);
     if (rc == 0 && !*lost)
         rc = e2b_poll(s, b, c->options.build_timeout_ms, false, e);
+    if (rc < 0 && e->class == ERR_NOTFOUND && b->template_id) {
+        /* It had failed, and another baker has seen that first. */
+        err_clear(e);
+        rc = 0;
+        *lost = true;
+    }
     bool ready = rc == 0 && !*lost;
     if (ready)
         rc = verify(s, e);
@@ -319,12 +325,6 @@ static int replace(const struct e2b_session *s, const struct e2b_build *old, str
 
 /* ---- The sequence -------------------------------------------------------------------------- */
 
-static bool is_stale(const struct e2b_session *s, const struct e2b_build *b)
-{
-    const char *stale = s->wanted->stale_build_id;
-    return stale && b->build_id && strcmp(stale, b->build_id) == 0;
-}
-
 /* One round: *done when *out is filled, otherwise the alias was lost to someone else. */
 static int register_round(const struct e2b_session *s, bool force, struct e2b_result *out,
                           bool *done, struct err *e)
@@ -339,7 +339,7 @@ static int register_round(const struct e2b_session *s, bool force, struct e2b_re
         rc = wait_for_other(s, &found, e);
     if (rc < 0)
         return rc;
-    bool old = before == BUILD_READY && (force || is_stale(s, &found));
+    bool old = before == BUILD_READY && force;
     if (found.state == BUILD_READY && !old) {
         give(out, &found, false);
         *done = true;
