@@ -54,5 +54,6 @@ const char report_style[] =
     "th,td{text-align:left;padding:.25rem .6rem .25rem 0;border-bottom:1px solid var(--line);"
     "vertical-align:top}\n"
     "th{color:var(--dim);font-weight:600}.n{text-align:right;white-space:nowrap}\n"
-    "@media (max-width:40rem){.row{grid-template-columns:1fr 4.5rem}"
+    "@media (max-width:40rem){.row{grid-template-columns:1fr "
+    "4.5rem;row-gap:.1rem;padding-bottom:.5rem}"
     ".row .track,.row .axis{grid-column:1/-1;grid-row:2}h1{font-size:1.35rem}.opt{display:none}}\n";
