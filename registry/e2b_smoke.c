@@ -250,9 +250,15 @@ static char *envd_url(const struct e2b *c, const struct sandbox *s, bool same_ad
     return mem_printf("https://" ENVD_PORT "-%s.%s", s->id, s->domain);
 }
 
-static int perform(struct e2b *c, const struct sandbox *s, const char *base, const struct buf *body,
-                   int64_t timeout_ms, struct outcome *out, struct err *e)
+static int perform(struct e2b *c, const struct sandbox *s, const char *base,
+                   const struct e2b_smoke *smoke, struct outcome *out, struct err *e)
 {
+    int64_t timeout_ms = smoke->timeout_ms > 0 ? smoke->timeout_ms : EXEC_TIMEOUT_MS;
+    AUTO_BUF struct buf body;
+    buf_init(&body, LIMIT_API_REPLY);
+    int rc = command_body(&body, smoke->command, e);
+    if (rc < 0)
+        return rc;
     AUTO_FREE char *url = mem_printf("%s/process.Process/Start", base);
     AUTO_FREE char *id = mem_printf("E2b-Sandbox-Id: %s", s->id);
     AUTO_FREE char *time = mem_printf("Connect-Timeout-Ms: %lld", (long long)timeout_ms);
@@ -273,14 +279,14 @@ static int perform(struct e2b *c, const struct sandbox *s, const char *base, con
     struct http_request request = {.method = "POST",
                                    .url = url,
                                    .headers = headers,
-                                   .body = body->data,
-                                   .body_len = body->len,
+                                   .body = body.data,
+                                   .body_len = body.len,
                                    .reply = &reply,
                                    .no_redirects = true,
                                    .total_timeout_ms = timeout_ms + EXEC_SLACK_MS};
-    int rc = url && id && time && ping && (token || !s->token)
-                 ? http_perform(c->http, &request, &response, e)
-                 : err_nomem(e, "request");
+    rc = url && id && time && ping && (token || !s->token)
+             ? http_perform(c->http, &request, &response, e)
+             : err_nomem(e, "request");
     secret_free(token);
     if (rc < 0)
         return err_in(e, "%s: running a command", base);
@@ -296,13 +302,8 @@ static int execute(struct e2b *c, const struct sandbox *s, bool same_address,
                    const struct e2b_smoke *smoke, int64_t *exit_status, struct err *e)
 {
     AUTO_FREE char *base = envd_url(c, s, same_address);
-    AUTO_BUF struct buf body;
     struct outcome outcome = {.ended = false};
-    buf_init(&body, LIMIT_API_REPLY);
-    int rc = base ? command_body(&body, smoke->command, e) : err_nomem(e, "request");
-    if (rc == 0)
-        rc = perform(c, s, base, &body, smoke->timeout_ms > 0 ? smoke->timeout_ms : EXEC_TIMEOUT_MS,
-                     &outcome, e);
+    int rc = base ? perform(c, s, base, smoke, &outcome, e) : err_nomem(e, "request");
     if (rc < 0)
         return rc;
     *exit_status = outcome.status;
