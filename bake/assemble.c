@@ -214,9 +214,11 @@ int image_assemble(struct image *i, struct image_room *r, uint64_t free_size,
     struct assembly a = {.cancel = r->cancel};
     AUTO_BLOCK_MAP struct block_map *disk = NULL;
     int rc = cancel_check(r->cancel, e);
-    if (rc == 0)
+    if (rc == 0 && i->native)
+        rc = native_assemble(i, r, &disk, digest, e);
+    else if (rc == 0)
         rc = assemble(&a, r->store, i, free_size, &disk, e);
-    if (rc == 0)
+    if (rc == 0 && !i->native)
         rc = store_put_map(r->store, disk, digest, e);
     assembly_fini(&a);
     if (rc < 0)

@@ -63,7 +63,8 @@ struct bake_task_result {
     const char *why;       /* what of its inputs is new: "image, recipe"; NULL until known */
     uint64_t missing_size; /* bytes of layers that are not in the store */
     int64_t estimate_ms;   /* that the bake takes, from earlier runs; 0: not known */
-    char manifest[DIGEST_TEXT_MAX];  /* digest of the image's manifest, "" until known */
+    char manifest[DIGEST_TEXT_MAX]; /* digest of the image's manifest, "" until known */
+    const char *pushed; /* what the disk was pushed as, with its digest; NULL: it was not */
     char base_disk[DIGEST_TEXT_MAX]; /* digest of the assembled disk, "" until known */
     char disk[DIGEST_TEXT_MAX];      /* digest of the template's disk */
 };
@@ -182,6 +183,13 @@ struct bake_limits {
     uint64_t memory_mb; /* of all machines together */
 };
 
+/* Who runs the recipe's steps for the template server. */
+enum bake_builder {
+    BUILDER_AUTO,   /* local where push_to is set */
+    BUILDER_SERVER, /* the server, on the task's image */
+    BUILDER_LOCAL   /* nobody: it begins with what was pushed */
+};
+
 struct bake_options {
     const char *cache_dir; /* guest kernel, probe results; absolute */
     struct bake_selection tasks;
@@ -196,6 +204,9 @@ struct bake_options {
     const char *remote_url;  /* remote store shared with other bakers (bake/remote.h); NULL: none */
     int64_t remote_lease_ms; /* see remote_options */
     struct image_options images;
+    const char
+        *push_to; /* repository for each template's disk (bake/push.h), without a tag; NULL: none */
+    enum bake_builder builder;
     const char *e2b_api_url; /* NULL: local catalog only */
     const char *e2b_api_key;
     const char *e2b_sandbox_url; /* see e2b_options */
@@ -319,6 +330,9 @@ struct template_use {
     const char *cache_dir;
     enum vm_accel accel;
     const struct cancel *cancel;
+    bool
+        cold; /* template_run: boot the disk and start what the recipe starts, without the memory */
+    bool no_prefetch; /* chunks that are elsewhere come when they are read, and not before */
 };
 
 /* A command for a copy of the template: its user, work directory and environment apply. */
@@ -346,6 +360,9 @@ int template_verify(const struct template *t, struct store *s, const struct temp
                     struct verify_report *out, struct err *e) MUST_USE;
 
 /* ---- Disks ----------------------------------------------------------------------------------- */
+
+/* Room on the disk of an image that is looked at without a task: the suite's default. */
+#define DISK_FREE_SIZE ((uint64_t)10240 << 20)
 
 struct disk_options {
     uint64_t free_size; /* bytes that must be free on it */
@@ -423,6 +440,9 @@ struct device_request {
     bool writable;
     enum device_front front;
     const char *address; /* NBD: absolute path of the socket, or HOST:PORT; ublk: NULL */
+    const char *remote;  /* URL of the store that gives the chunks that are missing; NULL: none */
+    bool complete;       /* fetch all of them in the background */
+    const struct digest *template; /* its record, if it is a template's disk; else NULL */
 };
 
 /* Asks the store's server. *path is the device's, free with free(). *no_server: there is none, start

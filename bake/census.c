@@ -28,7 +28,9 @@ static const struct kind_form {
     [UPKEEP_ALIAS] = {"catalog entry", "catalog", ".json", TEXT},
     [UPKEEP_BLOB] = {"blob", "blobs", "", DASHED},
     [UPKEEP_PARTIAL] = {"partial blob", "blobs/partial", "", DASHED},
+    [UPKEEP_PUSHED] = {"pushed layer", "pushed", ".json", HEX},
     [UPKEEP_JOURNAL] = {"journal", "runs", ".jsonl", TEXT},
+    [UPKEEP_TAG] = {"tag record", "refs", "", HEX},
 };
 
 const char *upkeep_kind_name(enum upkeep_kind kind)
@@ -282,6 +284,30 @@ int key_peek(struct digest *record, struct store *s, const struct digest *key, s
     AUTO_JSON struct json *whole = json_new_object();
     json_set(whole, "record", json_digest(record));
     return check_text(whole, &text, e);
+}
+
+int pushed_peek(struct json **out, struct store *s, const struct digest *key, struct err *e)
+{
+    static const char *const members[] = {"blob", "size", "host", "repository"};
+    AUTO_JSON struct json *j = NULL;
+    AUTO_JSON struct json *whole = json_new_object();
+    AUTO_BUF struct buf text;
+    char path[CENSUS_PATH_MAX];
+    struct census_file f = {.digest = *key};
+    int rc = read_document(&j, &text, s, census_path(UPKEEP_PUSHED, &f, path), e);
+    for (size_t i = 0; rc == 0 && i < ARRAY_LEN(members); i++) {
+        const struct json *value = json_member(j, members[i]);
+        if (value)
+            json_set(whole, members[i], json_clone(value));
+    }
+    if (rc == 0)
+        rc = catalog_seal(whole, e);
+    if (rc == 0)
+        rc = check_text(whole, &text, e);
+    if (rc < 0)
+        return rc;
+    *out = MOVE(j);
+    return 0;
 }
 
 void template_maps(const struct template *t, struct digest maps[TEMPLATE_MAPS])

@@ -58,6 +58,13 @@ int catalog_peek(struct catalog_entry *out, struct store *s, const char *file_na
 int key_peek(struct digest *record, struct store *s, const struct digest *key,
              struct err *e) MUST_USE;
 
+/* The document that a tag stood for (image_registry.c); the record's own name is checked too. */
+int tag_peek(struct digest *document, struct store *s, const struct digest *name,
+             struct err *e) MUST_USE;
+/* A conversion's record (docs/formats/store.md, "Pushed layers"), checked. */
+int pushed_peek(struct json **out, struct store *s, const struct digest *key,
+                struct err *e) MUST_USE;
+
 /* A template's maps. */
 enum { TEMPLATE_DISK, TEMPLATE_BASE_DISK, TEMPLATE_MEMORY, TEMPLATE_STATE, TEMPLATE_MAPS };
 void template_maps(const struct template *t, struct digest maps[TEMPLATE_MAPS]);

@@ -62,6 +62,8 @@ static void describe_result(struct json *j, const struct bake_task_result *r)
         json_set(j, "base_disk", json_new_string(r->base_disk));
     if (r->disk[0])
         json_set(j, "disk", json_new_string(r->disk));
+    if (r->pushed)
+        json_set(j, "pushed", json_new_string(r->pushed));
     struct json *stages = json_new_object();
     for (int i = 0; i < STAGE_COUNT; i++) {
         if (r->stage_ms[i] > 0)

@@ -321,6 +321,13 @@ static int check_record(struct fsck *k, struct census_file *f, struct err *e)
     return rc;
 }
 
+/* Nobody needs one: a damaged record counts as missing, and is asked for again. */
+static int check_tag(struct fsck *k, struct census_file *f, struct err *e)
+{
+    struct digest document;
+    return tag_peek(&document, k->store, &f->digest, e) < 0 ? note(k, UPKEEP_TAG, f, e) : 0;
+}
+
 static int check_layer(struct fsck *k, struct census_file *f, struct err *e)
 {
     char path[CENSUS_PATH_MAX];
@@ -334,6 +341,12 @@ static int check_layer(struct fsck *k, struct census_file *f, struct err *e)
         return add_use(k, &region, k->owner_count - 1, e);
     rc = note(k, UPKEEP_LAYER, f, e);
     return rc == 0 && f->flags ? fsck_affects(k, f->flags, k->owner_count - 1, e) : rc;
+}
+
+static int check_pushed(struct fsck *k, struct census_file *f, struct err *e)
+{
+    AUTO_JSON struct json *record = NULL;
+    return pushed_peek(&record, k->store, &f->digest, e) < 0 ? note(k, UPKEEP_PUSHED, f, e) : 0;
 }
 
 static int each(struct fsck *k, enum upkeep_kind kind,
@@ -431,6 +444,10 @@ static int check(struct fsck *k, struct err *e)
         rc = each(k, UPKEEP_KEY, check_key, e);
     if (rc == 0)
         rc = each(k, UPKEEP_LAYER, check_layer, e);
+    if (rc == 0)
+        rc = each(k, UPKEEP_TAG, check_tag, e);
+    if (rc == 0)
+        rc = each(k, UPKEEP_PUSHED, check_pushed, e);
     if (rc == 0 && k->use_count > 1)
         qsort(k->uses, k->use_count, sizeof(*k->uses), compare_uses);
     if (rc == 0)

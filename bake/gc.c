@@ -134,6 +134,21 @@ static int follow_layer(struct gc *g, struct census_file *f, struct err *e)
     return 0;
 }
 
+/* A conversion that is kept keeps the blob that came of it. */
+static int follow_pushed(struct gc *g, struct census_file *f, struct err *e)
+{
+    AUTO_JSON struct json *record = NULL;
+    struct digest blob;
+    int rc = pushed_peek(&record, g->store, &f->digest, e);
+    if (rc == 0)
+        rc = json_get_digest(record, "blob", &blob, e);
+    if (rc < 0)
+        return cannot_follow(g, f, e);
+    keep(g, UPKEEP_BLOB, &blob, KEEP);
+    f->flags |= FOLLOWED;
+    return 0;
+}
+
 static int follow_map(struct gc *g, struct census_file *f, struct err *e)
 {
     AUTO_BLOCK_MAP struct block_map *m = NULL;
@@ -211,6 +226,8 @@ static int mark(struct gc *g, struct err *e)
         rc = follow(g, UPKEEP_LAYER, follow_layer, e);
     if (rc == 0)
         rc = follow(g, UPKEEP_MAP, follow_map, e);
+    if (rc == 0)
+        rc = follow(g, UPKEEP_PUSHED, follow_pushed, e);
     if (rc == 0)
         rc = follow(g, UPKEEP_BLOB, NULL, e);
     if (rc == 0)
@@ -373,6 +390,30 @@ static int mark_keys(struct gc *g, struct err *e)
     return 0;
 }
 
+/* What a tag stood for is worth keeping while the document is. */
+static int mark_tags(struct gc *g, struct err *e)
+{
+    const struct census_list *l = &g->census.lists[UPKEEP_TAG];
+    for (size_t i = 0; i < l->count; i++) {
+        struct census_file *f = &l->files[i];
+        struct digest document;
+        if (is_young(g, f)) {
+            f->flags |= KEEP;
+            continue;
+        }
+        if (tag_peek(&document, g->store, &f->digest, e) < 0) {
+            if (e->class == ERR_NOMEM)
+                return -ERR_NOMEM;
+            err_clear(e); /* damaged: it counts as missing anyway */
+            continue;
+        }
+        const struct census_file *d = census_find(&g->census, UPKEEP_BLOB, &document);
+        if (d && d->flags & KEEP)
+            f->flags |= KEEP;
+    }
+    return 0;
+}
+
 static int sync_directories(struct gc *g, struct err *e)
 {
     static const char *const directories[] = {"keys", "templates", "layers", "disks"};
@@ -390,9 +431,12 @@ static int sync_directories(struct gc *g, struct err *e)
 
 static int sweep_names(struct gc *g, struct err *e)
 {
-    static const enum upkeep_kind order[] = {UPKEEP_KEY, UPKEEP_RECORD, UPKEEP_LAYER,
-                                             UPKEEP_MAP, UPKEEP_BLOB,   UPKEEP_PARTIAL};
+    static const enum upkeep_kind order[] = {UPKEEP_KEY,  UPKEEP_RECORD, UPKEEP_LAYER,
+                                             UPKEEP_MAP,  UPKEEP_PUSHED, UPKEEP_TAG,
+                                             UPKEEP_BLOB, UPKEEP_PARTIAL};
     int rc = mark_keys(g, e);
+    if (rc == 0)
+        rc = mark_tags(g, e);
     for (size_t i = 0; rc == 0 && i < ARRAY_LEN(order); i++)
         rc = sweep_kind(g, order[i], e);
     /* What names chunks is durably gone before they go. */

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bake/remote.h"
 #include "bake/schedule.h"
 #include "base/clock.h"
 #include "base/mem.h"
@@ -207,6 +208,15 @@ static int find_template(struct replay *p, struct golden_task *t, struct golden_
     if (rc == 0)
         rc = p->recipe ? alias_of_recipe(p, task, &r->alias, e)
                        : alias_of_catalog(p, task->name, &r->alias, e);
+    if (rc == 0)
+        rc = template_load(&t->template, p->store, r->alias, e);
+    struct remote *remote = p->options->remote;
+    if (rc == 0 && remote)
+        remote_use_template(remote, t->template);
+    if (rc != -ERR_NOTFOUND || !remote || !r->alias)
+        return rc;
+    err_clear(e);
+    rc = remote_pull_template(remote, r->alias, e);
     return rc < 0 ? rc : template_load(&t->template, p->store, r->alias, e);
 }
 

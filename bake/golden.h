@@ -61,8 +61,9 @@ struct golden_result {
 struct golden_options {
     const char *cache_dir;       /* guest kernel; absolute */
     struct bake_selection tasks; /* of tasks_dir; `only_failed` is not looked at */
-    const char *recipe_path;     /* templates that this recipe makes; NULL: the task's only one */
-    const char *const *known;    /* names and globs of tasks known to fail */
+    struct remote *remote;    /* gives what the store lacks (bake/remote.h); NULL: nothing does */
+    const char *recipe_path;  /* templates that this recipe makes; NULL: the task's only one */
+    const char *const *known; /* names and globs of tasks known to fail */
     size_t known_count;
     const char *const *env; /* NAME=value, for ${NAME} in task.toml */
     size_t env_count;

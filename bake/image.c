@@ -60,6 +60,10 @@ void image_free(struct image *i)
     oci_ref_fini(&i->ref);
     oci_layout_close(i->layout);
     oci_manifest_fini(&i->manifest);
+    oci_descriptor_fini(&i->at);
+    for (size_t n = 0; n < i->native_count; n++)
+        oci_descriptor_fini(&i->native_layers[n]);
+    free(i->native_layers);
     oci_config_fini(&i->config);
     free(i);
 }
@@ -91,6 +95,8 @@ static int find_manifest(struct image *i, struct image_room *r, struct oci_descr
             return rc;
         if (kind == OCI_MANIFEST) {
             rc = oci_manifest_parse(&i->manifest, body.data, body.len, e);
+            if (rc == 0)
+                rc = oci_manifest_is_native(&i->native, body.data, body.len, e);
             i->manifest.digest = at->digest;
             return rc;
         }
@@ -127,7 +133,7 @@ static int load_config(struct image *i, struct image_room *r, struct err *e)
     if (rc < 0)
         return err_in(e, "config");
     i->config.digest = i->manifest.config.digest;
-    rc = oci_image_check(&i->manifest, &i->config, e);
+    rc = i->native ? native_take_layers(i, e) : oci_image_check(&i->manifest, &i->config, e);
     return rc < 0 ? rc : check_architecture(&i->config, &r->platform, e);
 }
 
@@ -139,18 +145,16 @@ int image_resolve(struct image **out, struct image_room *r, const char *text, st
     i->text = mem_strdup(text);
     if (!i->text)
         return err_nomem(e, text);
-    struct oci_descriptor at = {0};
     int rc = oci_ref_parse(&i->ref, text, e);
     if (rc < 0)
         return rc;
     i->source = i->ref.transport == OCI_REGISTRY ? &image_from_registry : &image_from_files;
-    rc = i->source->start(i, r, &at, e);
-    i->root = at.digest;
+    rc = i->source->start(i, r, &i->at, e);
+    i->root = i->at.digest;
     if (rc == 0)
-        rc = find_manifest(i, r, &at, e);
+        rc = find_manifest(i, r, &i->at, e);
     if (rc == 0)
         rc = load_config(i, r, e);
-    oci_descriptor_fini(&at);
     if (rc < 0) /* where the registry has judged the image, the error names it already */
         return strncmp(e->text, "image ", 6) == 0 ? rc : err_in(e, "image %s", text);
     *out = MOVE(i);

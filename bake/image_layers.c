@@ -77,38 +77,56 @@ static int open_partial(int *fd, struct store *s, const char *path, struct err *
 
 /* Downloads into blobs/partial-…, which survives a kill and is continued by the next try, then
  * renames. Not synced: whoever ingests it sees whether it is whole. */
-static int download(struct image_work *w, size_t n, struct err *e)
+static int download(struct image *i, struct image_room *r, const struct oci_descriptor *d,
+                    const struct registry_progress *progress, struct err *e)
 {
-    const struct oci_descriptor *d = &w->image->manifest.layers[n];
     char partial[BLOB_PATH_MAX];
     char final[BLOB_PATH_MAX];
     image_blob_path(partial, "blobs/partial", &d->digest);
     image_blob_path(final, "blobs", &d->digest);
-    int dir = store_dir(w->room->store);
-    if (store_use(w->room->store, final))
+    int dir = store_dir(r->store);
+    if (store_use(r->store, final))
         return 0;
-    if (w->room->offline)
+    if (r->offline)
         return image_missing_offline(e, "the blob");
     AUTO_FD int fd = -1;
     int rc = file_make_dirs(dir, "blobs/partial", e);
     if (rc == 0)
-        rc = open_partial(&fd, w->room->store, partial, e);
+        rc = open_partial(&fd, r->store, partial, e);
     struct stat st = {0};
     if (rc == 0 && fstat(fd, &st) < 0)
         rc = err_sys(e, "%s", partial);
     if (rc == 0 && d->size > (uint64_t)st.st_size)
         rc = file_need_room(fd, d->size - (uint64_t)st.st_size, e);
     if (rc == 0)
-        rc = slots_enter(w->room->network, w->room->cancel, e);
+        rc = slots_enter(r->network, r->cancel, e);
     if (rc < 0)
         return rc;
-    rc = registry_blob(w->room->registry, &w->image->ref, d, fd, &w->progress, e);
-    slots_leave(w->room->network);
+    rc = registry_blob(r->registry, &i->ref, d, fd, progress, e);
+    slots_leave(r->network);
     if (rc < 0)
         return rc;
     if (renameat(dir, partial, dir, final) < 0)
         return err_sys(e, "storing blob %s", final);
     return 0;
+}
+
+int image_pull_blob(struct image *i, struct image_room *r, const struct oci_descriptor *d,
+                    const struct registry_progress *progress, struct err *e)
+{
+    char digest[DIGEST_TEXT_MAX];
+    AUTO_FREE char *key = mem_printf("blob %s", digest_print(&d->digest, digest));
+    if (!key)
+        return err_nomem(e, digest);
+    bool mine = false;
+    int rc = once_begin(r->once, key, &mine, NULL, e);
+    if (rc < 0 || !mine)
+        return rc;
+    rc = download(i, r, d, progress, e);
+    if (rc < 0)
+        err_in(e, "layer %s", digest);
+    once_end(r->once, key, rc, NULL, e);
+    return rc;
 }
 
 static void drop_blob(struct image_work *w, size_t n)
@@ -133,7 +151,7 @@ static int download_once(struct image_work *w, size_t n, const char *why, struct
     int rc = once_begin(w->room->once, key, &mine, NULL, e);
     if (rc < 0 || !mine)
         return rc;
-    rc = download(w, n, e);
+    rc = download(w->image, w->room, &w->image->manifest.layers[n], &w->progress, e);
     once_end(w->room->once, key, rc, NULL, e);
     return rc;
 }
@@ -332,7 +350,9 @@ void image_work_free(struct image_work *w)
 int image_pull(struct image *i, struct image_room *r, const struct registry_progress *progress,
                struct err *e)
 {
-    int rc = work_start(i, r, progress, e);
+    int rc = native_pull(i, r, progress, e);
+    if (rc == 0)
+        rc = work_start(i, r, progress, e);
     if (rc < 0)
         return err_in(e, "image %s", i->text);
     struct image_work *w = i->work;

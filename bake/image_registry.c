@@ -4,6 +4,7 @@
  * a tag that has not moved costs one HEAD. What each tag stood for is noted as well
  * (docs/formats/store.md, "Tags"): with that, a run without a network finds the same images.
  */
+#include "bake/census.h"
 #include "bake/pipeline.h"
 
 #include <fcntl.h>
@@ -133,6 +134,32 @@ static int read_record(struct digest *out, const struct buf *text, const char *n
     if (rc == 0 && strcmp(reference, name) != 0)
         rc = err_set(e, ERR_CORRUPT, "tag record: it is about %.200s", reference);
     return rc < 0 ? rc : json_get_digest(record, "digest", out, e);
+}
+
+int tag_peek(struct digest *document, struct store *s, const struct digest *name, struct err *e)
+{
+    char path[REF_PATH_MAX];
+    char hex[DIGEST_TEXT_MAX];
+    const char *reference = NULL;
+    struct digest d;
+    AUTO_JSON struct json *record = NULL;
+    AUTO_BUF struct buf text;
+    buf_init(&text, REF_RECORD_MAX);
+    snprintf(path, sizeof(path), "refs/%s", digest_hex(name, hex));
+    int rc = file_read(store_dir(s), path, &text, e);
+    if (rc == 0)
+        rc = json_parse(&record, text.data, text.len, path, e);
+    if (rc == 0 && json_kind(record) != JSON_KIND_OBJECT)
+        rc = err_set(e, ERR_CORRUPT, "%s: no JSON object", path);
+    if (rc == 0)
+        rc = json_get_string(record, "reference", &reference, e);
+    if (rc == 0)
+        rc = json_get_digest(record, "digest", document, e);
+    if (rc < 0)
+        return rc;
+    digest_bytes(&d, reference, strlen(reference));
+    return digest_equal(&d, name) ? 0
+                                  : err_set(e, ERR_CORRUPT, "%s: it is about another name", path);
 }
 
 static int read_tag(struct digest *out, struct store *s, const struct oci_ref *ref, struct err *e)

@@ -82,9 +82,9 @@ int pins_moves(struct pins *p, struct image_move **out, size_t *count, struct er
  * only a few are read at once. Thread-safe. */
 struct ingest_gate;
 int ingest_gate_new(struct ingest_gate **out, size_t workers, struct err *e) MUST_USE;
-void ingest_gate_free(struct ingest_gate *g); /* when nobody is inside */
-void ingest_gate_enter(struct ingest_gate *g);
-void ingest_gate_leave(struct ingest_gate *g);
+void ingest_gate_free(struct ingest_gate *g);             /* when nobody is inside */
+void ingest_gate_enter(struct ingest_gate *g, bool wide); /* wide: may take OCI_WINDOW_MAX */
+void ingest_gate_leave(struct ingest_gate *g, bool wide);
 struct crew *ingest_gate_crew(struct ingest_gate *g);
 
 /* ---- The machine room: what any VM of this process needs ------------------------------------ */
@@ -111,13 +111,19 @@ struct guest_options {
     uint32_t cpus;
     uint64_t memory_mb;
     bool network;
+    /* Chunks that the disk's readers will want, borrowed for the call: fetched ahead where the store has a
+     * source. */
+    const struct digest *ahead;
+    size_t ahead_count;
 };
 
 struct guest {
     const struct machine_room *room;
     char *dir; /* sockets, console log, memory; removed with the guest */
     char *memory_path;
-    struct bdev *disk; /* copy-on-write over the map */
+    struct bdev *leaf;      /* the map; belongs to `disk` */
+    struct bdev *disk;      /* copy-on-write over it */
+    struct prefetch *ahead; /* NULL: nothing is fetched ahead */
     struct nbd_server *nbd;
     struct vm *vm;
     struct agent *agent; /* NULL before connect and after disconnect */
@@ -133,6 +139,22 @@ int guest_restore(struct guest **out, const struct machine_room *r, const struct
 void guest_free(struct guest *g);
 DEFINE_AUTO(guest, guest_free)
 #define AUTO_GUEST CLEANUP(guest_free_auto_)
+
+/* ---- What guests read (trace.c) ---------------------------------------------------------------- */
+
+/* Members of a template's record: extents of base_disk that a boot read until it was ready, and of
+ * disk that a restore read. */
+#define TRACE_BOOT "boot_trace"
+#define TRACE_RESTORE "restore_trace"
+
+enum { TRACE_DELTA_MAX = 512 }; /* extents that steps changed and a boot fetches ahead */
+
+/* Notes what has been read of the guest's disk so far. */
+int trace_note(struct json *document, const char *member, const struct guest *g,
+               struct err *e) MUST_USE;
+/* The chunks of a noted trace, for free(); none where the record has no such member. */
+int trace_chunks(struct digest **out, size_t *count, const struct template *t, struct store *s,
+                 const char *member, struct err *e) MUST_USE;
 
 /* ---- What runs in a guest -------------------------------------------------------------------- */
 
@@ -188,7 +210,12 @@ struct image {
     struct oci_manifest manifest;
     struct oci_config config;
     enum layer_share *shares; /* one per layer; NULL: nothing is shared */
-    struct image_work *work;  /* layers on their way into the store, between pull and ingest */
+    struct oci_descriptor at; /* of the manifest */
+    /* A native image: its layers are here, bottom first, and none is in manifest and config. */
+    bool native;
+    struct oci_descriptor *native_layers;
+    size_t native_count;
+    struct image_work *work; /* layers on their way into the store, between pull and ingest */
 };
 
 /* Archives that are open, by their paths. */
@@ -280,6 +307,17 @@ void image_work_free(struct image_work *w);
 /* The disk of the image with `free_size` bytes of free room, as a stored map. */
 int image_assemble(struct image *i, struct image_room *r, uint64_t free_size,
                    struct block_map **out, struct digest *digest, struct err *e) MUST_USE;
+
+/* Gets one blob of an image in a registry into blobs/, unless it is there. */
+int image_pull_blob(struct image *i, struct image_room *r, const struct oci_descriptor *d,
+                    const struct registry_progress *progress, struct err *e) MUST_USE;
+
+/* The same steps for native images (native.c), called by those above. */
+int native_take_layers(struct image *i, struct err *e) MUST_USE;
+int native_pull(struct image *i, struct image_room *r, const struct registry_progress *progress,
+                struct err *e) MUST_USE;
+int native_assemble(struct image *i, struct image_room *r, struct block_map **out,
+                    struct digest *digest, struct err *e) MUST_USE;
 
 /* Layers as the store keeps them (docs/formats/store.md). */
 bool layer_has(struct store *s, const struct digest *diff_id);
@@ -400,6 +438,7 @@ struct run {
     struct task_set *set;
     bool whole_set;     /* every task of it was selected */
     struct json *past;  /* what the catalog has of tasks: name to record, once it was needed */
+    struct push *push;  /* NULL: nothing is pushed */
     struct e2b *server; /* NULL: local catalog only */
     bool plan_only;
     struct baking *bakings; /* one per result */
@@ -490,9 +529,9 @@ int task_why(struct baking *b, char **out, struct err *e) MUST_USE;
 int warm_task(struct baking *b, const struct block_map *disk, const struct digest *base_disk,
               const struct digest *key, struct json **document, struct err *e) MUST_USE;
 /* Restores what the record says in a fresh VM and passes its ready check. *ready_ms: start of the
- * VMM to ready. */
-int prove_template(const struct template *t, const struct machine_room *r, int64_t *ready_ms,
-                   struct err *e) MUST_USE;
+ * VMM to ready. What was read of the disk is noted in `document` (NULL: nowhere). */
+int prove_template(const struct template *t, const struct machine_room *r, struct json *document,
+                   int64_t *ready_ms, struct err *e) MUST_USE;
 /* A running copy of the template; the caller frees the guest, then *disk, which it borrows, whatever
  * the result. */
 int template_open_copy(struct guest **out, struct block_map **disk, const struct template *t,

@@ -4,6 +4,7 @@
  * the task's image with the recipe's steps; its alias is the catalog's.
  */
 #include "bake/pipeline.h"
+#include "bake/push.h"
 #include "bake/smoke.h"
 
 #include <stdlib.h>
@@ -155,16 +156,17 @@ static int server_register(struct baking *b, const struct template *t, bool repl
     struct server_steps steps = {0};
     struct e2b_result result = {0};
     char key[DIGEST_TEXT_MAX];
-    if (image_is_local(b->image)) {
+    bool from_push = b->result->pushed && b->run->options->builder != BUILDER_SERVER;
+    if (!from_push && image_is_local(b->image)) {
         err_set(e, ERR_UNSUPPORTED, "template server: it cannot read %s", b->task->image);
-        return err_hint(e, "push the image to a registry that the server reaches");
+        return err_hint(e, "push the image to a registry that the server reaches, or use --push");
     }
-    int rc = make_steps(&steps, b, e);
+    int rc = from_push ? 0 : make_steps(&steps, b, e);
     if (rc == 0) {
         const struct recipe *recipe = b->recipe;
         struct e2b_template wanted = {
             .alias = t->alias,
-            .from_image = b->task->image,
+            .from_image = from_push ? b->result->pushed : b->task->image,
             .steps = steps.steps,
             .step_count = steps.count,
             .start_command = recipe->start,
@@ -184,6 +186,16 @@ static int server_register(struct baking *b, const struct template *t, bool repl
     return rc < 0 ? err_in(e, "template server") : 0;
 }
 
+static int push_disk(struct baking *b, const struct template *t, struct err *e)
+{
+    struct push_report report;
+    int rc = push_template(b->run->push, t, b->run->options->push_to, &report, e);
+    if (rc == 0 && !b->result->pushed) /* else: this is another try */
+        b->result->pushed = MOVE(report.reference);
+    push_report_fini(&report);
+    return rc;
+}
+
 /* True if the alias stood for a template of other inputs: an image moved under its tag keeps it. */
 static bool has_moved_on(struct baking *b, const struct template *t)
 {
@@ -201,6 +213,8 @@ int register_template(struct baking *b, const struct template *t, struct err *e)
 {
     bool moved = b->run->server && has_moved_on(b, t);
     int rc = moved ? 0 : catalog_put(b->run->store, t->alias, t->task, &t->key, &t->record, e);
+    if (rc == 0 && b->run->push)
+        rc = push_disk(b, t, e);
     if (rc == 0 && b->run->server)
         rc = server_register(b, t, moved || b->run->options->force, e);
     if (rc == 0 && moved)

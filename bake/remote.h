@@ -29,6 +29,7 @@ struct remote_options {
     const struct cancel *cancel; /* may be NULL */
 };
 
+/* Thread-safe but for opening and closing. */
 struct remote;
 
 /* Opens the remote store and makes it the source of the store's chunks, until remote_close. A

@@ -326,10 +326,13 @@ static int push_bytes(struct oci_remote *o, const struct buf *bytes, struct dige
     struct source from = {0};
     digest_bytes(digest, bytes->data, bytes->len);
     struct oci_descriptor d = {.media_type = type, .digest = *digest, .size = bytes->len};
+    enum registry_push_result result = PUSH_WAS_THERE;
     int rc = source_from_memory(&from, bytes->data, bytes->len, e);
     if (rc == 0)
         rc = registry_push_blob(o->registry, &o->ref, &(struct registry_upload){&d, &from, NULL},
-                                sent, e);
+                                &result, e);
+    if (sent)
+        *sent = result == PUSH_SENT;
     source_close(&from);
     atomic_fetch_add(&o->pushes, 1);
     return rc;
@@ -416,7 +419,7 @@ static int add_table(struct making *m, struct err *e)
 {
     struct oci_remote *o = m->oci;
     AUTO_BUF struct buf bytes;
-    struct digest digest;
+    struct digest digest = {0};
     uint32_t used = 0;
     pthread_mutex_lock(&o->lock);
     size_t known = o->pack_count;

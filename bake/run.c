@@ -5,6 +5,7 @@
  * they share layers, tags and places through image_room and the lanes.
  */
 #include "bake/pipeline.h"
+#include "bake/push.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -130,6 +131,9 @@ static int run_open(struct run *run, struct bake_report *out, struct err *e)
         rc = open_remote(run, e);
     if (rc == 0)
         rc = open_server(run, e);
+    if (rc == 0 && o->push_to && !run->plan_only)
+        rc = push_open(&run->push, run->store,
+                       &(struct push_options){.images = o->images, .cancel = o->cancel}, e);
     if (rc == 0)
         rc = run_choose_tasks(run, out, e);
     if (rc == 0 && out->count > 0 && o->images.offline)
@@ -145,6 +149,7 @@ static void run_close(struct run *run)
     machine_room_close(&run->machines);
     image_room_close(&run->images);
     remote_close(run->remote);
+    push_close(run->push);
     e2b_free(run->server);
     for (size_t i = 0; i < run->count; i++) {
         struct baking *b = &run->bakings[i];
@@ -354,6 +359,7 @@ void bake_report_fini(struct bake_report *r)
         free_text(r->results[i].alias);
         free_text(r->results[i].image);
         free_text(r->results[i].why);
+        free_text(r->results[i].pushed);
     }
     free(r->results);
     for (size_t i = 0; i < r->move_count; i++)

@@ -25,7 +25,9 @@ enum upkeep_kind {
     UPKEEP_ALIAS,
     UPKEEP_BLOB,
     UPKEEP_PARTIAL, /* a blob on its way */
+    UPKEEP_PUSHED,  /* what an OverlayBD layer became, for the next push */
     UPKEEP_JOURNAL,
+    UPKEEP_TAG, /* what a tag stood for */
     UPKEEP_STORE_KINDS,
     UPKEEP_CACHE = UPKEEP_STORE_KINDS, /* of the cache directory */
     UPKEEP_KIND_COUNT
@@ -123,6 +125,7 @@ enum du_kind {
     DU_DOCUMENTS, /* records, keys, catalog */
     DU_BLOBS,     /* manifests, configs, blobs on their way */
     DU_JOURNALS,
+    DU_DEVICES, /* files of attached devices: what was written to them; as the disk counts it */
     DU_KIND_COUNT
 };
 const char *du_kind_name(enum du_kind kind);

@@ -111,6 +111,16 @@ void digest_bytes(struct digest *out, const void *bytes, size_t len)
         abort(); /* no sha256 in libcrypto: nothing here could be named */
 }
 
+int digest_check(const struct digest *wanted, const void *bytes, size_t len, struct err *e)
+{
+    struct digest got;
+    digest_bytes(&got, bytes, len);
+    if (digest_equal(&got, wanted))
+        return 0;
+    char text[DIGEST_TEXT_MAX];
+    return err_set(e, ERR_DIGEST, "its bytes hash to %s", digest_print(&got, text));
+}
+
 int hasher_new(struct hasher **out, enum digest_algorithm algorithm, struct err *e)
 {
     AUTO_HASHER struct hasher *h = mem_zalloc(sizeof(*h));

@@ -43,6 +43,10 @@ int digest_compare(const struct digest *a, const struct digest *b); /* memcmp or
 /* sha256 of bytes in memory. Aborts only if libcrypto has no sha256. */
 void digest_bytes(struct digest *out, const void *bytes, size_t len);
 
+/* ERR_DIGEST, with what they hash to, unless the sha256 of the bytes is `wanted`. */
+int digest_check(const struct digest *wanted, const void *bytes, size_t len,
+                 struct err *e) MUST_USE;
+
 /* Streaming hash; one owner, one thread at a time. */
 struct hasher;
 int hasher_new(struct hasher **out, enum digest_algorithm algorithm, struct err *e) MUST_USE;

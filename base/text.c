@@ -22,11 +22,11 @@ size_t utf8_sequence(const uint8_t *at, size_t left)
     return len;
 }
 
-static int is_control(const uint8_t *at, size_t len)
+bool text_is_control(const uint8_t *at, size_t len)
 {
     if (len == 2)
         return at[0] == 0xc2 && at[1] < 0xa0; /* C1: a terminal may take U+009B for ESC [ */
-    return len == 1 && at[0] != '\n' && at[0] != '\t' && (at[0] < 0x20 || at[0] == 0x7f);
+    return len == 1 && (at[0] < 0x20 || at[0] == 0x7f);
 }
 
 char *text_make_harmless(char *text)
@@ -35,7 +35,8 @@ char *text_make_harmless(char *text)
     for (uint8_t *at = (uint8_t *)text; left > 0;) {
         size_t len = utf8_sequence(at, left);
         size_t step = len > 0 ? len : 1;
-        if (len == 0 || is_control(at, len))
+        bool layout = *at == '\n' || *at == '\t';
+        if (len == 0 || (text_is_control(at, len) && !layout))
             memset(at, '?', step);
         at += step;
         left -= step;
@@ -50,4 +51,13 @@ char *text_make_line(char *text)
             *at = ' ';
     }
     return text_make_harmless(text);
+}
+
+char *text_cut_word(char **at)
+{
+    char *word = *at + strspn(*at, " \t\r");
+    char *end = word + strcspn(word, " \t\r");
+    *at = *end ? end + 1 : end;
+    *end = 0;
+    return word;
 }

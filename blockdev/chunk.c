@@ -93,8 +93,8 @@ static int check_seal(const uint8_t *stored, size_t len, struct err *e)
 int chunk_encode(struct chunk_codec *c, const void *data, size_t len, const void **out,
                  size_t *out_len, struct err *e)
 {
-    size_t got = ZSTD_compressCCtx(c->compressor, c->bytes, CHUNK_FILE_MAX - SEAL_LEN, data, len,
-                                   c->level);
+    size_t got =
+        ZSTD_compressCCtx(c->compressor, c->bytes, CHUNK_FILE_MAX - SEAL_LEN, data, len, c->level);
     if (ZSTD_isError(got))
         return err_set(e, ERR_NOMEM, "compressing a chunk: %s", ZSTD_getErrorName(got));
     make_seal(c->bytes + got, c->bytes, got);
@@ -249,6 +249,10 @@ int store_put_chunk(struct store *s, const void *data, size_t len, struct digest
 static void discard_damaged(struct store *s, const char *path, int fd)
 {
     struct stat seen, now;
+    struct err ignored = ERR_INIT;
+    AUTO_FD int lock = -1; /* so that nobody puts a good one there between look and deed */
+    if (store_sweep_begin(&lock, s, &ignored) < 0)
+        return;
     if (fstat(fd, &seen) == 0 && fstatat(store_dir(s), path, &now, AT_SYMLINK_NOFOLLOW) == 0 &&
         seen.st_dev == now.st_dev && seen.st_ino == now.st_ino)
         unlinkat(store_dir(s), path, 0); /* a store that may not be written keeps it */
@@ -265,13 +269,8 @@ int store_read_chunk(struct store *s, struct chunk_codec *c, const struct digest
     if (rc < 0)
         return e->class == ERR_NOTFOUND ? err_set(e, ERR_NOTFOUND, "not in the store") : rc;
     rc = chunk_decode_file(c, fd, data, len, e);
-    struct digest got;
     if (rc == 0)
-        digest_bytes(&got, data, *len);
-    if (rc == 0 && !digest_equal(&got, d)) {
-        char text[DIGEST_TEXT_MAX];
-        rc = err_set(e, ERR_DIGEST, "its bytes hash to %s", digest_print(&got, text));
-    }
+        rc = digest_check(d, data, *len, e);
     if (rc == -ERR_CORRUPT || rc == -ERR_DIGEST)
         discard_damaged(s, path, fd);
     return rc;
@@ -314,12 +313,10 @@ static int audit(struct store *s, struct chunk_codec *c, const struct digest *d,
         rc = chunk_decode_file(c, fd, data, &len, e);
     if (rc == 0 && fstat(fd, &st) < 0)
         rc = err_sys(e, "reading its size");
+    if (rc == 0)
+        rc = digest_check(d, data, len, e);
     if (rc < 0)
         return rc;
-    struct digest got;
-    digest_bytes(&got, data, len);
-    if (!digest_equal(&got, d))
-        return err_set(e, ERR_DIGEST, "its bytes hash to something else");
     return check_seal(c->bytes, (size_t)st.st_size, e); /* where chunk_decode_file left them */
 }
 

@@ -114,12 +114,22 @@ static void piece_drop(void *ctx UNUSED, void *item)
 static const struct pool_ops piece_ops = {
     .work = piece_work, .done = piece_done, .drop = piece_drop};
 
-/* Offset of the next piece at or after `off` that has data; `size` when there is none. */
-static int next_piece(int fd, uint64_t off, uint64_t size, uint64_t *out, struct err *e)
+/* What pieces are read from. */
+struct input {
+    /* Offset of the next piece at or after `off` that has data; `size` when there is none. */
+    int (*next)(const struct input *in, uint64_t off, uint64_t *out, struct err *e);
+    int (*read)(const struct input *in, uint64_t off, void *data, size_t len, struct err *e);
+    uint64_t size;
+    int fd;
+    struct bdev *device;
+    const struct cancel *cancel;
+};
+
+static int file_next(const struct input *in, uint64_t off, uint64_t *out, struct err *e)
 {
-    off_t data = lseek(fd, (off_t)off, SEEK_DATA);
+    off_t data = lseek(in->fd, (off_t)off, SEEK_DATA);
     if (data < 0 && errno == ENXIO) {
-        *out = size;
+        *out = in->size;
         return 0;
     }
     if (data < 0 && errno != EINVAL)
@@ -129,43 +139,66 @@ static int next_piece(int fd, uint64_t off, uint64_t size, uint64_t *out, struct
     return 0;
 }
 
-static int put_pieces(struct pool *pool, int fd, uint64_t size, struct err *e)
+static int file_piece(const struct input *in, uint64_t off, void *data, size_t len, struct err *e)
+{
+    return file_pread_full(in->fd, data, len, off, e);
+}
+
+static int device_next(const struct input *in, uint64_t off, uint64_t *out, struct err *e)
+{
+    uint64_t at = off, run = 0;
+    while (at < in->size && bdev_content(in->device, in->size - at, at, &run) == BDEV_ZEROS)
+        at += run;
+    *out = at - at % CHUNK_SIZE_MAX;
+    if (*out < off || at >= in->size)
+        *out = at >= in->size ? in->size : off;
+    return cancel_check(in->cancel, e);
+}
+
+static int device_piece(const struct input *in, uint64_t off, void *data, size_t len, struct err *e)
+{
+    int rc = bdev_read(in->device, data, len, off);
+    if (rc == -ENOMEM)
+        return err_nomem(e, "disk");
+    return rc < 0 ? err_set(e, ERR_CORRUPT, "the disk cannot be read at offset %llu",
+                            (unsigned long long)off)
+                  : 0;
+}
+
+static int put_pieces(struct pool *pool, const struct input *in, struct err *e)
 {
     uint64_t off = 0;
-    int rc = next_piece(fd, off, size, &off, e);
-    while (rc == 0 && off < size) {
+    int rc = in->next(in, off, &off, e);
+    while (rc == 0 && off < in->size) {
         AUTO_PIECE struct piece *p = piece_new();
         if (!p)
             return err_nomem(e, "piece of a file");
-        uint64_t left = size - off;
+        uint64_t left = in->size - off;
         size_t len = left < CHUNK_SIZE_MAX ? (size_t)left : CHUNK_SIZE_MAX;
         p->off = off;
         p->len = (size_t)mem_round_up(len, BLOCK_SIZE);
-        rc = file_pread_full(fd, p->data, len, off, e);
+        rc = in->read(in, off, p->data, len, e);
         if (rc == 0)
             rc = pool_submit(pool, MOVE(p), e);
         off += CHUNK_SIZE_MAX;
-        if (rc == 0 && off < size)
-            rc = next_piece(fd, off, size, &off, e);
+        if (rc == 0 && off < in->size)
+            rc = in->next(in, off, &off, e);
     }
     return rc;
 }
 
-int store_put_file(struct store *s, int fd, size_t workers, struct block_map **out, struct err *e)
+static int put_input(struct store *s, const struct input *in, size_t workers,
+                     struct block_map **out, struct err *e)
 {
-    struct stat st;
-    if (fstat(fd, &st) < 0)
-        return err_sys(e, "reading a file's size");
-    uint64_t size = (uint64_t)st.st_size;
     AUTO_BLOCK_MAP struct block_map *m = NULL;
-    int rc = block_map_new(&m, mem_round_up(size, BLOCK_SIZE), e);
+    int rc = block_map_new(&m, mem_round_up(in->size, BLOCK_SIZE), e);
     if (rc < 0)
         return rc;
     struct put put = {.store = s, .map = m};
     AUTO_POOL struct pool *pool = NULL;
     rc = pool_new(&pool, &piece_ops, &put, workers, e);
     if (rc == 0)
-        rc = put_pieces(pool, fd, size, e);
+        rc = put_pieces(pool, in, e);
     if (rc == 0)
         rc = pool_finish(pool, e);
     if (rc == 0)
@@ -174,6 +207,28 @@ int store_put_file(struct store *s, int fd, size_t workers, struct block_map **o
         return rc;
     *out = MOVE(m);
     return 0;
+}
+
+int store_put_file(struct store *s, int fd, size_t workers, struct block_map **out, struct err *e)
+{
+    struct stat st;
+    if (fstat(fd, &st) < 0)
+        return err_sys(e, "reading a file's size");
+    struct input in = {
+        .next = file_next, .read = file_piece, .fd = fd, .size = (uint64_t)st.st_size};
+    return put_input(s, &in, workers, out, e);
+}
+
+int store_put_device(struct store *s, struct bdev *d, size_t workers, const struct cancel *c,
+                     struct block_map **out, struct err *e)
+{
+    struct input in = {.next = device_next,
+                       .read = device_piece,
+                       .size = d->size,
+                       .fd = -1,
+                       .device = d,
+                       .cancel = c};
+    return put_input(s, &in, workers, out, e);
 }
 
 /* Writes blocks to a fresh file, leaving holes for those of zeros. */

@@ -298,11 +298,8 @@ int store_peek_map(struct store *s, const struct digest *d, struct block_map **o
     buf_init(&bytes, LIMIT_BLOCK_MAP);
     char path[MAP_PATH_MAX], text[DIGEST_TEXT_MAX];
     int rc = file_read(store_dir(s), map_path(d, path), &bytes, e);
-    struct digest got;
     if (rc == 0)
-        digest_bytes(&got, bytes.data, bytes.len);
-    if (rc == 0 && !digest_equal(&got, d))
-        rc = err_set(e, ERR_DIGEST, "its bytes hash to something else");
+        rc = digest_check(d, bytes.data, bytes.len, e);
     if (rc < 0) {
         err_in(e, "block map %s", digest_print(d, text));
         return err_hint(e, "bake the task again with --force: the map is then made anew");

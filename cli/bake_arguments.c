@@ -28,29 +28,19 @@ void bake_arguments_fini(struct bake_arguments *a)
 
 /* ---- What options take ---- */
 
-static int add_text(struct text_list *list, const char *text, struct err *e)
-{
-    int rc = mem_grow(&list->items, &list->capacity, list->count + 2, sizeof(*list->items), e);
-    if (rc < 0)
-        return rc;
-    list->items[list->count++] = text;
-    list->items[list->count] = NULL;
-    return 0;
-}
-
 int bake_arguments_keep(struct bake_arguments *a, struct text_list *list, char *text, struct err *e)
 {
-    int rc = add_text(&a->owned, text, e);
+    int rc = text_list_add(&a->owned, text, e);
     if (rc < 0)
         free(text);
-    return rc < 0 ? rc : add_text(list, text, e);
+    return rc < 0 ? rc : text_list_add(list, text, e);
 }
 
 /* Cuts `text` at any of `separators` into the list. */
 static int cut_text(struct bake_arguments *a, struct text_list *list, char *text,
                     const char *separators, struct err *e)
 {
-    int rc = add_text(&a->owned, text, e);
+    int rc = text_list_add(&a->owned, text, e);
     if (rc < 0) {
         free(text);
         return rc;
@@ -61,7 +51,7 @@ static int cut_text(struct bake_arguments *a, struct text_list *list, char *text
         if (end)
             *end++ = 0;
         if (*at)
-            rc = add_text(list, at, e);
+            rc = text_list_add(list, at, e);
         at = end;
     }
     return rc;
@@ -292,11 +282,44 @@ int take_recipe(void *arguments, const char *value, struct err *e UNUSED)
     return 0;
 }
 
-static int take_remote(void *arguments, const char *value, struct err *e UNUSED)
+int take_remote(void *arguments, const char *value, struct err *e UNUSED)
 {
     struct bake_arguments *a = arguments;
     a->bake.remote_url = value;
     return 0;
+}
+
+static int take_push(void *arguments, const char *value, struct err *e)
+{
+    struct bake_arguments *a = arguments;
+    const char *slash = strrchr(value, '/');
+    a->bake.push_to = value;
+    if (slash && slash[1] && !strpbrk(slash, ":@"))
+        return 0;
+    err_set(e, ERR_INPUT, "--push is a repository, HOST/NAME, not '%s'", value);
+    return err_hint(e, "the tag is each template's alias");
+}
+
+static int take_builder(void *arguments, const char *value, struct err *e)
+{
+    static const char *const names[] = {
+        [BUILDER_AUTO] = "auto", [BUILDER_SERVER] = "server", [BUILDER_LOCAL] = "local"};
+    struct bake_arguments *a = arguments;
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        if (strcmp(value, names[i]) == 0) {
+            a->bake.builder = (enum bake_builder)i;
+            return 0;
+        }
+    }
+    return err_set(e, ERR_INPUT, "--builder is server, local or auto, not '%s'", value);
+}
+
+static int check_builder(const struct bake_arguments *a, struct err *e)
+{
+    if (a->bake.builder != BUILDER_LOCAL || a->bake.push_to)
+        return 0;
+    err_set(e, ERR_INPUT, "--builder local needs --push REPOSITORY");
+    return err_hint(e, "the template server gets the disk from there");
 }
 
 static int take_recipe_from(void *arguments, const char *value, struct err *e UNUSED)
@@ -351,6 +374,12 @@ const struct option_row bake_option_rows[] = {
     {"smoke", NULL, "try each template out on the template server; what fails is taken back",
      take_smoke},
     {"server-jobs", "N", "builds on the template server at once (default: 4)", take_server_jobs},
+    {"push", "REPOSITORY",
+     "push each template's disk there, under its alias, as 'tb2-bake push' does", take_push},
+    {"builder", "WHO",
+     "of templates on a server: server (it runs the steps), local (it begins\n"
+     "with what was pushed), auto (local with --push; the default)",
+     take_builder},
     IMAGE_OPTION_ROWS,
     {"detailed-status", NULL, "exit with 5 where there was nothing to do", take_detailed_status},
     {NULL, NULL, NULL, NULL},
@@ -430,12 +459,9 @@ static int check_pins(struct bake_arguments *a, struct err *e)
     return 0;
 }
 
-int bake_arguments_parse(struct bake_arguments *a, struct parsing *p, int argc, char **argv,
-                         struct err *e)
+/* After the options. */
+static int settle(struct bake_arguments *a, int argc, char **argv, struct err *e)
 {
-    int rc = options_parse(p, a, argc, argv, e);
-    if (rc < 0 || p->status >= 0)
-        return rc;
     if (optind < argc) {
         err_set(e, ERR_INPUT, "'%s' is not expected here", argv[optind]);
         return is_command(argv[optind])
@@ -443,7 +469,9 @@ int bake_arguments_parse(struct bake_arguments *a, struct parsing *p, int argc, 
                    : -ERR_INPUT;
     }
     a->bake.remote_url = remote_url(a->bake.remote_url);
-    rc = check_pins(a, e);
+    int rc = check_pins(a, e);
+    if (rc == 0)
+        rc = check_builder(a, e);
     if (rc == 0)
         rc = bake_arguments_select(a, e);
     if (rc == 0)
@@ -453,4 +481,14 @@ int bake_arguments_parse(struct bake_arguments *a, struct parsing *p, int argc, 
     if (rc == 0)
         rc = find_server(a, e);
     return rc;
+}
+
+int bake_arguments_parse(struct bake_arguments *a, const struct command *c,
+                         struct global_options *g, int argc, char **argv)
+{
+    struct err e = ERR_INIT;
+    int status = options_read(c, g, a, argc, argv);
+    if (status >= 0)
+        return status;
+    return settle(a, argc, argv, &e) < 0 ? report_error(&e) : -1;
 }

@@ -25,9 +25,9 @@ struct bake_arguments {
 /* One row per option: a new one needs nothing else but the function that takes it. */
 extern const struct option_row bake_option_rows[];
 
-/* Reads the whole line, as options_parse does. The command has bake_option_rows. */
-int bake_arguments_parse(struct bake_arguments *a, struct parsing *p, int argc, char **argv,
-                         struct err *e) MUST_USE;
+/* Reads the whole line of a command that has bake_option_rows; returns as options_read. */
+int bake_arguments_parse(struct bake_arguments *a, const struct command *c,
+                         struct global_options *g, int argc, char **argv) MUST_USE;
 void bake_arguments_fini(struct bake_arguments *a);
 
 /* For commands whose arguments begin with a struct bake_arguments. */
@@ -40,6 +40,7 @@ int take_shard(void *bake_arguments, const char *value, struct err *e) MUST_USE;
 int take_vm_jobs(void *bake_arguments, const char *value, struct err *e) MUST_USE;
 int take_memory(void *bake_arguments, const char *value, struct err *e) MUST_USE;
 int take_recipe(void *bake_arguments, const char *value, struct err *e) MUST_USE;
+int take_remote(void *bake_arguments, const char *value, struct err *e) MUST_USE;
 
 #define SELECTION_OPTION_ROWS                                                                      \
     {"all", NULL, "every one", take_all},                                                          \

@@ -46,10 +46,10 @@ struct command {
     const char *name;
     const char *arguments; /* for the usage line */
     const char *summary;
-    /* Table of its own options (cli/options.h), up to a row of zeros; NULL: it reads its options
-     * itself, and `summary` has their help. */
+    /* Table of its own options (cli/options.h), up to a row of zeros; NULL: it has none. */
     const struct option_row *options;
-    const char *notes; /* what --help says after the table; NULL: nothing */
+    bool operands_end_options; /* what follows the first operand is for another program */
+    const char *notes;         /* what --help says after the table; NULL: nothing */
     /* argv[0] is the command's name. Returns the exit status. */
     int (*run)(struct global_options *g, int argc, char **argv);
 };
@@ -62,6 +62,7 @@ extern const struct command command_show;
 extern const struct command command_run;
 extern const struct command command_verify;
 extern const struct command command_disk;
+extern const struct command command_push;
 extern const struct command command_remote;
 extern const struct command command_store;
 extern const struct command command_image;

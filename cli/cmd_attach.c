@@ -27,6 +27,10 @@ struct arguments {
     bool ublk; /* asked for: no other will do */
     const char *socket;
     const char *tcp;
+    const char *remote;
+    bool complete;
+    bool has_template; /* it is a template's disk */
+    struct digest template;
 };
 
 static int take_rw(void *arguments, const char *value UNUSED, struct err *e UNUSED)
@@ -64,12 +68,29 @@ static int take_foreground(void *arguments, const char *value UNUSED, struct err
     return 0;
 }
 
+static int take_remote(void *arguments, const char *value, struct err *e UNUSED)
+{
+    struct arguments *a = arguments;
+    a->remote = value;
+    return 0;
+}
+
+static int take_complete(void *arguments, const char *value UNUSED, struct err *e UNUSED)
+{
+    struct arguments *a = arguments;
+    a->complete = true;
+    return 0;
+}
+
 static const struct option_row attach_rows[] = {
     {"rw", NULL, "writable: what is written is kept until it is detached", take_rw},
     {"ublk", NULL, "/dev/ublkbN and nothing else; needs root and Linux 6.5 or later", take_ublk},
     {"nbd", "SOCKET", "an NBD server on a unix socket", take_nbd},
     {"nbd-tcp", "HOST:PORT", "an NBD server for everyone who can connect", take_nbd_tcp},
     {"foreground", NULL, "serve in this process, until interrupted or detached", take_foreground},
+    {"remote", "URL", "a remote store that gives what is not here (default: $TB2_BAKE_REMOTE)",
+     take_remote},
+    {"complete", NULL, "fetch all of it from there in the background", take_complete},
     {NULL, NULL, "Of an IMAGE:", NULL},
     IMAGE_OPTION_ROWS,
     PLATFORM_OPTION_ROW,
@@ -79,25 +100,18 @@ static const struct option_row attach_rows[] = {
 /* An exit status, or -1 to go on. */
 static int parse_attach(struct arguments *a, struct global_options *g, int argc, char **argv)
 {
-    struct err e = ERR_INIT;
-    struct parsing p = {.command = &command_attach, .globals = g};
-    if (options_parse(&p, a, argc, argv, &e) < 0)
-        return report_error(&e);
-    if (p.status >= 0)
-        return p.status;
+    int status = options_read(&command_attach, g, a, argc, argv);
+    if (status >= 0)
+        return status;
     if (a->ublk + !!a->socket + !!a->tcp > 1)
         return usage_error(&command_attach, "--ublk, --nbd and --nbd-tcp exclude one another");
-    if (optind == argc)
-        return usage_error(&command_attach, "which disk? An alias, an image or a disk is missing");
-    if (optind + 1 < argc)
-        return usage_error(&command_attach, "'%s' is not expected here", argv[optind + 1]);
-    a->what = argv[optind];
-    return -1;
+    return options_operand(&a->what, &command_attach,
+                           "which disk? An alias, an image or a disk is missing", argc, argv);
 }
 
 /* A disk by its digest, a template's by alias, else the image's, assembled now. */
-static int find_disk(struct digest *out, struct store *s, struct arguments *a,
-                     const struct global_options *g, struct err *e)
+static int find_disk(struct digest *out, struct store *s, struct remote *remote,
+                     struct arguments *a, const struct global_options *g, struct err *e)
 {
     const char *what = a->what;
     if (strncmp(what, "sha256:", 7) == 0) {
@@ -108,8 +122,17 @@ static int find_disk(struct digest *out, struct store *s, struct arguments *a,
     }
     AUTO_TEMPLATE struct template *t = NULL;
     int rc = template_load(&t, s, what, e);
-    if (rc == 0)
+    if (rc == -ERR_NOTFOUND && remote && !strpbrk(what, "/:")) {
+        err_clear(e);
+        rc = remote_pull_template(remote, what, e);
+        if (rc == 0)
+            rc = template_load(&t, s, what, e);
+    }
+    if (rc == 0) {
         *out = t->disk;
+        a->template = t->record;
+        a->has_template = true;
+    }
     if (rc != -ERR_NOTFOUND || !strpbrk(what, "/:"))
         return rc;
     err_clear(e);
@@ -126,8 +149,11 @@ static int resolve(struct digest *out, const struct global_options *g, struct ar
                    struct err *e)
 {
     AUTO_STORE struct store *s = NULL;
-    int rc = open_store(&s, g, e);
-    return rc < 0 ? rc : find_disk(out, s, a, g, e);
+    AUTO_REMOTE struct remote *remote = NULL;
+    int rc = open_remote(&remote, &s, g, a->remote, e);
+    if (rc == 0 && !s)
+        rc = open_store(&s, g, e);
+    return rc < 0 ? rc : find_disk(out, s, remote, a, g, e);
 }
 
 /* ---- The server ---- */
@@ -292,8 +318,14 @@ static int attach_one(struct arguments *a, struct global_options *g)
     struct digest disk;
     AUTO_FREE char *address = NULL;
     AUTO_FREE char *path = NULL;
-    struct device_request request = {.name = a->what, .disk = &disk, .writable = a->writable};
+    struct device_request request = {.name = a->what,
+                                     .disk = &disk,
+                                     .writable = a->writable,
+                                     .remote = remote_url(a->remote),
+                                     .complete = a->complete};
     int rc = resolve(&disk, g, a, &e);
+    if (a->has_template)
+        request.template = &a->template;
     if (rc == 0)
         rc = choose_front(&request, a, g, &address, &e);
     if (rc == 0 && a->foreground)
@@ -333,11 +365,9 @@ static int run_detach(struct global_options *g, int argc, char **argv)
 {
     struct err e = ERR_INIT;
     bool force = false;
-    struct parsing p = {.command = &command_detach, .globals = g};
-    if (options_parse(&p, &force, argc, argv, &e) < 0)
-        return report_error(&e);
-    if (p.status >= 0)
-        return p.status;
+    int status = options_read(&command_detach, g, &force, argc, argv);
+    if (status >= 0)
+        return status;
     if (optind == argc)
         return usage_error(&command_detach, "which device? Its name is missing");
     int worst = EXIT_ALL_READY;
@@ -413,13 +443,11 @@ static int run_devices(struct global_options *g, int argc, char **argv)
 {
     struct err e = ERR_INIT;
     bool wants_recovery = false;
-    struct parsing p = {.command = &command_devices, .globals = g};
-    if (options_parse(&p, &wants_recovery, argc, argv, &e) < 0)
-        return report_error(&e);
-    if (p.status >= 0)
-        return p.status;
-    if (optind < argc)
-        return usage_error(&command_devices, "'%s' is not expected here", argv[optind]);
+    int status = options_read(&command_devices, g, &wants_recovery, argc, argv);
+    if (status < 0)
+        status = options_end(&command_devices, 0, argc, argv);
+    if (status >= 0)
+        return status;
     struct device_list list = {0};
     AUTO_STORE struct store *s = NULL;
     int rc = open_existing_store(&s, g, &e);
@@ -439,7 +467,8 @@ static int run_devices(struct global_options *g, int argc, char **argv)
 
 const struct command command_attach = {
     .name = "attach",
-    .arguments = "(ALIAS | IMAGE | DISK) [--rw] [--ublk | --nbd SOCKET | --nbd-tcp HOST:PORT]",
+    .arguments = "(ALIAS | IMAGE | DISK) [--rw] [--ublk | --nbd SOCKET | --nbd-tcp HOST:PORT]\n"
+                 "  [--remote URL [--complete]]",
     .summary = "Make a disk a device of this machine, and print the device's name.",
     .options = attach_rows,
     .notes = "Without a choice: ublk, or NBD where this machine has none. One process serves all\n"

@@ -9,9 +9,6 @@
 #include "cli/cmd.h"
 #include "cli/image_arguments.h"
 
-/* Room on the disk of an image that is looked at without a task: the suite's default. */
-#define DEFAULT_FREE_SIZE ((uint64_t)10240 << 20)
-
 struct arguments {
     struct image_arguments images;
     const char *raw;
@@ -70,7 +67,7 @@ static int find_disk(struct digest *out, struct store *s, struct arguments *a, c
         return rc;
     err_clear(e);
     struct disk_options options = {
-        .free_size = DEFAULT_FREE_SIZE, .images = a->images.options, .cancel = g->cancel};
+        .free_size = DISK_FREE_SIZE, .images = a->images.options, .cancel = g->cancel};
     return disk_assemble(out, s, what, &options, e);
 }
 
@@ -208,12 +205,9 @@ static int check_arguments(const struct arguments *a, const struct subcommand *s
 static int parse(struct arguments *a, const struct subcommand **sub, struct global_options *g,
                  int argc, char **argv)
 {
-    struct err e = ERR_INIT;
-    struct parsing p = {.command = &command_disk, .globals = g};
-    if (options_parse(&p, a, argc, argv, &e) < 0)
-        return report_error(&e);
-    if (p.status >= 0)
-        return p.status;
+    int status = options_read(&command_disk, g, a, argc, argv);
+    if (status >= 0)
+        return status;
     for (size_t i = 0; optind < argc && i < ARRAY_LEN(subcommands); i++) {
         if (strcmp(argv[optind], subcommands[i].name) == 0)
             *sub = &subcommands[i];

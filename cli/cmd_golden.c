@@ -70,6 +70,8 @@ static const struct option_row golden_option_rows[] = {
     {NULL, NULL, "How:", NULL},
     {"recipe", "FILE", "templates that this recipe makes (default: the only ones of the tasks)",
      take_recipe},
+    {"remote", "URL", "remote store that gives what the store lacks (default: $TB2_BAKE_REMOTE)",
+     take_remote},
     {"expect", "FILE", "tasks known to fail, a line each; their failure is none of the run's",
      take_expect},
     {"env", "NAME[=VALUE]", "what ${NAME} in a task.toml is; by itself: as it is set here",
@@ -227,8 +229,11 @@ static int replay(struct golden_arguments *a, struct global_options *g)
 {
     struct err e = ERR_INIT;
     AUTO_STORE struct store *s = NULL;
+    AUTO_REMOTE struct remote *remote = NULL;
     struct golden_report report = {0};
-    int rc = open_existing_store(&s, g, &e);
+    int rc = open_remote(&remote, &s, g, a->tasks.bake.remote_url, &e);
+    if (rc == 0 && !s)
+        rc = open_existing_store(&s, g, &e);
     if (rc < 0)
         return report_error(&e);
     drain_first();
@@ -236,6 +241,7 @@ static int replay(struct golden_arguments *a, struct global_options *g)
     o->cache_dir = g->cache_dir;
     o->accel = g->accel;
     o->tasks = a->tasks.bake.tasks;
+    o->remote = remote;
     o->limits = a->tasks.bake.limits;
     o->known = a->known.items;
     o->known_count = a->known.count;
@@ -259,21 +265,26 @@ static int replay(struct golden_arguments *a, struct global_options *g)
     return t.failed + t.errors > 0 ? EXIT_SOME_FAILED : EXIT_ALL_READY;
 }
 
-static int read_line(struct golden_arguments *a, struct parsing *p, int argc, char **argv,
-                     struct err *e)
+/* After the options. */
+static int settle(struct golden_arguments *a, const struct global_options *g, int argc, char **argv,
+                  struct err *e)
 {
-    int rc = options_parse(p, a, argc, argv, e);
-    for (; rc == 0 && p->status < 0 && optind < argc; optind++)
+    int rc = 0;
+    for (; rc == 0 && optind < argc; optind++)
         rc = take_tasks(a, argv[optind], e);
-    if (rc < 0 || p->status >= 0)
+    if (rc < 0)
         return rc;
+    if (!a->tasks.bake.tasks.tasks_dir) {
+        err_set(e, ERR_INPUT, "--tasks-dir is missing");
+        return err_hint(e, "'tb2-bake golden --help' has the options");
+    }
     rc = bake_arguments_select(&a->tasks, e);
     if (rc == 0 && a->tasks.recipe) {
         rc = bake_arguments_find_recipe(&a->tasks, e);
         a->golden.recipe_path = a->tasks.bake.recipe_path;
     }
     if (rc == 0 && !a->golden.output_dir) {
-        a->output_dir = mem_printf("%s/golden", p->globals->cache_dir);
+        a->output_dir = mem_printf("%s/golden", g->cache_dir);
         a->golden.output_dir = a->output_dir;
         rc = a->output_dir ? 0 : err_nomem(e, "output");
     }
@@ -284,12 +295,10 @@ static int run(struct global_options *g, int argc, char **argv)
 {
     struct golden_arguments a = {0};
     struct err e = ERR_INIT;
-    struct parsing p = {.command = &command_golden, .globals = g};
-    int rc = read_line(&a, &p, argc, argv, &e);
-    int status = p.status;
-    if (rc < 0)
+    int status = options_read(&command_golden, g, &a, argc, argv);
+    if (status < 0 && settle(&a, g, argc, argv, &e) < 0)
         status = report_error(&e);
-    else if (status < 0)
+    if (status < 0)
         status = replay(&a, g);
     free(a.known.items);
     free(a.env.items);

@@ -28,12 +28,9 @@ static const struct option_row rows[] = {
 /* An exit status, or -1 to go on. */
 static int parse(struct arguments *a, struct global_options *g, int argc, char **argv)
 {
-    struct err e = ERR_INIT;
-    struct parsing p = {.command = &command_image, .globals = g};
-    if (options_parse(&p, a, argc, argv, &e) < 0)
-        return report_error(&e);
-    if (p.status >= 0)
-        return p.status;
+    int status = options_read(&command_image, g, a, argc, argv);
+    if (status >= 0)
+        return status;
     if (optind == argc)
         return usage_error(&command_image, "inspect, tree or diff?");
     a->word = argv[optind];

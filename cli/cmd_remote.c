@@ -8,6 +8,7 @@
 
 #include "base/mem.h"
 #include "cli/cmd.h"
+#include "cli/options.h"
 
 const char *remote_url(const char *given)
 {
@@ -50,25 +51,37 @@ struct arguments {
     size_t count;
 };
 
-/* Returns -1 to go on. */
+static int take_remote(void *arguments, const char *value, struct err *e UNUSED)
+{
+    struct arguments *a = arguments;
+    a->url = value;
+    return 0;
+}
+
+static int take_all(void *arguments, const char *value UNUSED, struct err *e UNUSED)
+{
+    struct arguments *a = arguments;
+    a->all = true;
+    return 0;
+}
+
+static const struct option_row rows[] = {
+    {NULL, NULL,
+     "push: send templates of this store, and what they need.\n"
+     "pull: bring templates here, every chunk of them.\n\n"
+     "Of both:",
+     NULL},
+    {"remote", "URL", "the remote store (default: $TB2_BAKE_REMOTE)", take_remote},
+    {"all", NULL, "push every template of the catalog", take_all},
+    {NULL, NULL, NULL, NULL},
+};
+
+/* An exit status, or -1 to go on. */
 static int parse(struct arguments *a, struct global_options *g, int argc, char **argv)
 {
-    static const struct option options[] = {{"all", no_argument, NULL, 'A'},
-                                            {"remote", required_argument, NULL, 'R'},
-                                            GLOBAL_LONG_OPTIONS,
-                                            {NULL, 0, NULL, 0}};
-    int option;
-    while ((option = getopt_long(argc, argv, GLOBAL_SHORT_OPTIONS, options, NULL)) != -1) {
-        int status = -1;
-        if (option == 'A')
-            a->all = true;
-        else if (option == 'R')
-            a->url = optarg;
-        else
-            status = option_global(g, &command_remote, option, optarg);
-        if (status >= 0)
-            return status;
-    }
+    int status = options_read(&command_remote, g, a, argc, argv);
+    if (status >= 0)
+        return status;
     if (optind == argc)
         return usage_error(&command_remote, "push or pull?");
     a->push = strcmp(argv[optind], "push") == 0;
@@ -142,12 +155,9 @@ static int run(struct global_options *g, int argc, char **argv)
 const struct command command_remote = {
     .name = "remote",
     .arguments = "push|pull [--remote URL] (ALIAS... | --all)",
-    .summary =
-        "Copy templates to a remote store, or from one.\n\n"
-        "  push          send templates of this store, and what they need; --all: every one\n"
-        "  pull          bring templates here, every chunk of them\n"
-        "  --remote URL  the remote store (default: $TB2_BAKE_REMOTE)\n"
-        "  --all         every template of the catalog\n\n"
+    .summary = "Copy templates to a remote store, or from one.",
+    .options = rows,
+    .notes =
         "A remote store is one of\n"
         "  https://HOST/PATH    a store's directory behind a web server; only read\n"
         "  s3://BUCKET/PREFIX   an S3 bucket; ?endpoint=URL&region=NAME&style=path may follow. "

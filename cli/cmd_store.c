@@ -431,13 +431,9 @@ static int check_arguments(const struct arguments *a, const struct subcommand *s
 static int run_arguments(struct arguments *a, int argc, char **argv)
 {
     struct global_options *g = a->global;
-    struct err e = ERR_INIT;
-    struct parsing p = {.command = &command_store, .globals = g};
-    int rc = options_parse(&p, a, argc, argv, &e);
-    if (rc < 0)
-        return report_error(&e);
-    if (p.status >= 0)
-        return p.status;
+    int status = options_read(&command_store, g, a, argc, argv);
+    if (status >= 0)
+        return status;
     if (optind == argc)
         return usage_error(&command_store, "what is to be done? gc, fsck or du is missing");
     const struct subcommand *sub = find_subcommand(argv[optind]);
@@ -445,11 +441,12 @@ static int run_arguments(struct arguments *a, int argc, char **argv)
         return usage_error(&command_store, "'%s' is none of gc, fsck, du", argv[optind]);
     a->words = argv + optind + 1;
     a->word_count = argc - optind - 1;
-    int status = check_arguments(a, sub);
+    status = check_arguments(a, sub);
     if (status >= 0)
         return status;
+    struct err e = ERR_INIT;
     AUTO_STORE struct store *s = NULL;
-    rc = image_arguments_open(&a->images, g, &e);
+    int rc = image_arguments_open(&a->images, g, &e);
     if (rc == 0)
         rc = open_existing_store(&s, g, &e);
     return rc < 0 ? report_error(&e) : sub->run(a, s, &e);

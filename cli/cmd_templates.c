@@ -11,59 +11,73 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "cli/cmd.h"
+#include "cli/options.h"
 
 enum { STDIN_MAX = 16 << 20 };
 
-/* Parses the options that all commands share, and --remote where `remote` takes it. `order` is
- * GLOBAL_SHORT_OPTIONS to take them anywhere, with a "+" before it to stop at the first operand.
- * Returns -1 to go on (operands start at optind). */
-static int parse_remote(struct global_options *g, const struct command *c, const char *order,
-                        int argc, char **argv, const char **remote)
-{
-    static const struct option plain[] = {GLOBAL_LONG_OPTIONS, {NULL, 0, NULL, 0}};
-    static const struct option with_remote[] = {
-        GLOBAL_LONG_OPTIONS, {"remote", required_argument, NULL, 'R'}, {NULL, 0, NULL, 0}};
-    int option;
-    while ((option = getopt_long(argc, argv, order, remote ? with_remote : plain, NULL)) != -1) {
-        if (option == 'R') {
-            *remote = optarg;
-            continue;
-        }
-        int status = option_global(g, c, option, optarg);
-        if (status >= 0)
-            return status;
-    }
-    return -1;
-}
-
-static int parse_common(struct global_options *g, const struct command *c, const char *order,
-                        int argc, char **argv)
-{
-    return parse_remote(g, c, order, argc, argv, NULL);
-}
-
-/* The one operand of a command that takes an alias. */
-static int parse_alias(struct global_options *g, const struct command *c, int argc, char **argv,
-                       const char **alias, const char **remote)
-{
-    int status = parse_remote(g, c, GLOBAL_SHORT_OPTIONS, argc, argv, remote);
-    if (status >= 0)
-        return status;
-    if (optind == argc)
-        return usage_error(c, "which template? Its alias is missing");
-    if (optind + 1 < argc)
-        return usage_error(c, "'%s' is not expected here", argv[optind + 1]);
-    *alias = argv[optind];
-    return -1;
-}
-
-/* ---- A template to be used ---- */
-
+/* What show, verify and run are told. */
 struct place {
     struct global_options *g;
     const char *remote; /* --remote; NULL: not given */
     const char *alias;
+    bool cold, no_prefetch;
 };
+
+static int take_remote(void *arguments, const char *value, struct err *e UNUSED)
+{
+    struct place *p = arguments;
+    p->remote = value;
+    return 0;
+}
+
+static int take_cold(void *arguments, const char *value UNUSED, struct err *e UNUSED)
+{
+    struct place *p = arguments;
+    p->cold = true;
+    return 0;
+}
+
+static int take_no_prefetch(void *arguments, const char *value UNUSED, struct err *e UNUSED)
+{
+    struct place *p = arguments;
+    p->no_prefetch = true;
+    return 0;
+}
+
+/* Of the commands that use a template. */
+#define REMOTE_ROW                                                                                 \
+    {                                                                                              \
+        "remote", "URL",                                                                           \
+            "take the template, or chunks of it that are missing, from a remote\n"                 \
+            "store (default: $TB2_BAKE_REMOTE)",                                                   \
+            take_remote                                                                            \
+    }
+
+static const struct option_row verify_rows[] = {
+    REMOTE_ROW,
+    {NULL, NULL, NULL, NULL},
+};
+
+static const struct option_row run_rows[] = {
+    REMOTE_ROW,
+    {"no-prefetch", NULL, "take chunks from there only when they are read", take_no_prefetch},
+    {"cold", NULL,
+     "boot the template's disk and start what the recipe starts, without\n"
+     "its memory: works with any QEMU and accelerator",
+     take_cold},
+    {NULL, NULL, NULL, NULL},
+};
+
+/* For a command whose one operand is an alias: an exit status, or -1 to go on. */
+static int parse_alias(struct place *p, const struct command *c, int argc, char **argv)
+{
+    int status = options_read(c, p->g, p, argc, argv);
+    if (status >= 0)
+        return status;
+    return options_operand(&p->alias, c, "which template? Its alias is missing", argc, argv);
+}
+
+/* ---- A template to be used ---- */
 
 /* Opens the store and, if one is named, the remote store, which gives what the former lacks. Declared
  * in this order by the caller, so that the store is closed last. */
@@ -196,11 +210,11 @@ static void list_text(const struct catalog *c, const char *store_path)
 
 static int run_ls(struct global_options *g, int argc, char **argv)
 {
-    int status = parse_common(g, &command_ls, GLOBAL_SHORT_OPTIONS, argc, argv);
+    int status = options_read(&command_ls, g, NULL, argc, argv);
+    if (status < 0)
+        status = options_end(&command_ls, 0, argc, argv);
     if (status >= 0)
         return status;
-    if (optind != argc)
-        return usage_error(&command_ls, "'%s' is not expected here", argv[optind]);
     struct err e = ERR_INIT;
     AUTO_STORE struct store *s = NULL;
     struct catalog c = {0};
@@ -218,9 +232,9 @@ static int run_ls(struct global_options *g, int argc, char **argv)
 const struct command command_ls = {
     .name = "ls",
     .arguments = "",
-    .summary = "List the templates of the catalog.\n\n"
-               "DISK and MEMORY are the bytes that are not zero, UNIQUE the stored bytes that no\n"
-               "other template of the catalog refers to.",
+    .summary = "List the templates of the catalog.",
+    .notes = "DISK and MEMORY are the bytes that are not zero, UNIQUE the stored bytes that no\n"
+             "other template of the catalog refers to.",
     .run = run_ls,
 };
 
@@ -242,8 +256,8 @@ static int print_member(void *ctx, const char *key, struct json *value, struct e
 
 static int run_show(struct global_options *g, int argc, char **argv)
 {
-    const char *alias = NULL;
-    int status = parse_alias(g, &command_show, argc, argv, &alias, NULL);
+    struct place place = {.g = g};
+    int status = parse_alias(&place, &command_show, argc, argv);
     if (status >= 0)
         return status;
     struct err e = ERR_INIT;
@@ -252,7 +266,7 @@ static int run_show(struct global_options *g, int argc, char **argv)
     struct template_sizes sizes;
     int rc = open_existing_store(&s, g, &e);
     if (rc == 0)
-        rc = template_load(&t, s, alias, &e);
+        rc = template_load(&t, s, place.alias, &e);
     if (rc == 0)
         rc = template_measure(&sizes, &t, 1, s, &e);
     if (rc < 0)
@@ -275,9 +289,8 @@ const struct command command_show = {
 
 static int run_verify(struct global_options *g, int argc, char **argv)
 {
-    const char *alias = NULL;
-    const char *url = NULL;
-    int status = parse_alias(g, &command_verify, argc, argv, &alias, &url);
+    struct place place = {.g = g};
+    int status = parse_alias(&place, &command_verify, argc, argv);
     if (status >= 0)
         return status;
     struct err e = ERR_INIT;
@@ -286,7 +299,7 @@ static int run_verify(struct global_options *g, int argc, char **argv)
     struct verify_report report;
     AUTO_REMOTE struct remote *remote = NULL;
     struct template_use use = {.cache_dir = g->cache_dir, .accel = g->accel, .cancel = g->cancel};
-    int rc = open_template(&t, &s, &remote, &(struct place){g, url, alias}, &e);
+    int rc = open_template(&t, &s, &remote, &place, &e);
     if (rc == 0)
         rc = template_verify(t, s, &use, &report, &e);
     if (rc < 0)
@@ -311,10 +324,8 @@ static int run_verify(struct global_options *g, int argc, char **argv)
 const struct command command_verify = {
     .name = "verify",
     .arguments = "[--remote URL] ALIAS",
-    .summary =
-        "Restore a template, pass its ready check, read and verify every chunk.\n\n"
-        "  --remote URL  take the template, or chunks of it that are missing, from a remote\n"
-        "                store (default: $TB2_BAKE_REMOTE)",
+    .summary = "Restore a template, pass its ready check, read and verify every chunk.",
+    .options = verify_rows,
     .run = run_verify,
 };
 
@@ -345,14 +356,6 @@ static int read_stdin(struct buf *out, const struct cancel *c, struct err *e)
         if (!fds[0].revents)
             continue;
         char piece[65536];
-        struct pollfd ready[] = {{.fd = STDIN_FILENO, .events = POLLIN},
-                                 {.fd = c->fd, .events = POLLIN}};
-        if (poll(ready, ARRAY_LEN(ready), -1) < 0 && errno != EINTR)
-            return err_sys(e, "stdin");
-        if (cancel_is_set(c))
-            return cancel_check(c, e);
-        if (ready[0].revents == 0)
-            continue;
         ssize_t n = read(STDIN_FILENO, piece, sizeof(piece));
         if (n < 0 && (errno == EINTR || errno == EAGAIN))
             continue;
@@ -371,13 +374,13 @@ static int exit_status(const struct agent_result *r)
 
 static int run_run(struct global_options *g, int argc, char **argv)
 {
-    const char *url = NULL;
-    int status = parse_remote(g, &command_run, "+" GLOBAL_SHORT_OPTIONS, argc, argv, &url);
+    struct place place = {.g = g};
+    int status = options_read(&command_run, g, &place, argc, argv);
     if (status >= 0)
         return status;
     if (optind >= argc || strcmp(argv[optind - 1], "--") == 0)
         return usage_error(&command_run, "which template? Its alias is missing");
-    const char *alias = argv[optind++];
+    place.alias = argv[optind++];
     if (optind < argc && strcmp(argv[optind], "--") == 0)
         optind++;
     if (optind >= argc)
@@ -389,8 +392,12 @@ static int run_run(struct global_options *g, int argc, char **argv)
     buf_init(&input, STDIN_MAX);
     struct agent_result result = {0};
     AUTO_REMOTE struct remote *remote = NULL;
-    struct template_use use = {.cache_dir = g->cache_dir, .accel = g->accel, .cancel = g->cancel};
-    int rc = open_template(&t, &s, &remote, &(struct place){g, url, alias}, &e);
+    struct template_use use = {.cache_dir = g->cache_dir,
+                               .accel = g->accel,
+                               .cancel = g->cancel,
+                               .cold = place.cold,
+                               .no_prefetch = place.no_prefetch};
+    int rc = open_template(&t, &s, &remote, &place, &e);
     if (rc == 0)
         rc = read_stdin(&input, g->cancel, &e);
     if (rc == 0) {
@@ -410,10 +417,10 @@ static int run_run(struct global_options *g, int argc, char **argv)
 const struct command command_run = {
     .name = "run",
     .arguments = "[options] ALIAS -- COMMAND [ARGUMENT...]",
-    .summary =
-        "Restore a template, run a command in it, throw the copy away.\n\n"
-        "  --remote URL  take the template, or chunks of it that are missing, from a remote\n"
-        "                store (default: $TB2_BAKE_REMOTE)\n\n"
+    .summary = "Restore a template, run a command in it, throw the copy away.",
+    .options = run_rows,
+    .operands_end_options = true,
+    .notes =
         "The command's stdin is what is piped in, which is read to its end first; nothing from a\n"
         "terminal.\n\n"
         "Exits with the command's status, 128 + n after signal n, 125 when the command could\n"

@@ -18,7 +18,7 @@ int image_arguments_open(struct image_arguments *a, const struct global_options 
     return open_network(&a->network, g, e);
 }
 
-static int add_text(struct text_list *list, const char *text, struct err *e)
+int text_list_add(struct text_list *list, const char *text, struct err *e)
 {
     int rc = mem_grow(&list->items, &list->capacity, list->count + 2, sizeof(*list->items), e);
     if (rc < 0)
@@ -31,7 +31,7 @@ static int add_text(struct text_list *list, const char *text, struct err *e)
 int take_plain_http(void *image_arguments, const char *value, struct err *e)
 {
     struct image_arguments *a = image_arguments;
-    int rc = add_text(&a->plain_http_hosts, value, e);
+    int rc = text_list_add(&a->plain_http_hosts, value, e);
     a->options.plain_http_hosts = a->plain_http_hosts.items;
     return rc;
 }

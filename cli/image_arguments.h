@@ -12,6 +12,8 @@ struct text_list {
     size_t count;
     size_t capacity;
 };
+/* Borrows the text. */
+int text_list_add(struct text_list *list, const char *text, struct err *e) MUST_USE;
 
 /* The first member of a command's arguments, for the rows below. */
 struct image_arguments {

@@ -25,7 +25,7 @@ static void fill_list(struct option list[OPTIONS_MAX], const struct command *c)
     size_t count = 0;
     for (size_t i = 0; i < ARRAY_LEN(common); i++)
         list[count++] = common[i];
-    for (size_t i = 0; c->options[i].help; i++) {
+    for (size_t i = 0; c->options && c->options[i].help; i++) {
         const struct option_row *row = &c->options[i];
         assert(count + 1 < OPTIONS_MAX);
         if (row->name)
@@ -39,18 +39,44 @@ int options_parse(struct parsing *p, void *arguments, int argc, char **argv, str
 {
     const struct command *c = p->command;
     struct option list[OPTIONS_MAX];
+    const char *short_options =
+        c->operands_end_options ? "+" GLOBAL_SHORT_OPTIONS : GLOBAL_SHORT_OPTIONS;
     fill_list(list, c);
     p->status = -1;
     int option;
     int rc = 0;
     while (rc == 0 && p->status < 0 &&
-           (option = getopt_long(argc, argv, GLOBAL_SHORT_OPTIONS, list, NULL)) != -1) {
+           (option = getopt_long(argc, argv, short_options, list, NULL)) != -1) {
         if (option >= OPTION_FIRST)
             rc = c->options[option - OPTION_FIRST].take(arguments, optarg, e);
         else
             p->status = option_global(p->globals, c, option, optarg);
     }
     return rc;
+}
+
+int options_read(const struct command *c, struct global_options *g, void *arguments, int argc,
+                 char **argv)
+{
+    struct err e = ERR_INIT;
+    struct parsing p = {.command = c, .globals = g};
+    return options_parse(&p, arguments, argc, argv, &e) < 0 ? report_error(&e) : p.status;
+}
+
+int options_end(const struct command *c, int count, int argc, char **argv)
+{
+    if (optind + count < argc)
+        return usage_error(c, "'%s' is not expected here", argv[optind + count]);
+    return -1;
+}
+
+int options_operand(const char **out, const struct command *c, const char *question, int argc,
+                    char **argv)
+{
+    if (optind == argc)
+        return usage_error(c, "%s", question);
+    *out = argv[optind];
+    return options_end(c, 1, argc, argv);
 }
 
 /* "--name ARGUMENT", "--name[=ARGUMENT]" */

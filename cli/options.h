@@ -25,10 +25,19 @@ struct parsing {
                    said what is wrong */
 };
 
-/* Reads the options of a command that has a table (command.options), and the common ones. `optind`
- * is then the first word that is none. */
+/* Reads the options of a command: those of its table (command.options), and the common ones.
+ * `optind` is then the first word that is none. */
 int options_parse(struct parsing *p, void *arguments, int argc, char **argv,
                   struct err *e) MUST_USE;
+/* The same, and reports what is wrong. Returns -1 to go on, else the exit status. */
+int options_read(const struct command *c, struct global_options *g, void *arguments, int argc,
+                 char **argv) MUST_USE;
+/* After that: the command's only operand, which `question` asks for where it is missing. Returns as
+ * options_read. */
+int options_operand(const char **out, const struct command *c, const char *question, int argc,
+                    char **argv) MUST_USE;
+/* Operands beyond the first `count` are an error. Returns as options_read. */
+int options_end(const struct command *c, int count, int argc, char **argv) MUST_USE;
 
 /* The table as --help shows it. */
 void options_print(const struct option_row *rows);

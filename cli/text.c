@@ -50,7 +50,7 @@ void text_harmless(char *to, size_t to_len, const char *text)
     size_t len = 0;
     while (*at) {
         size_t n = character_len(at);
-        bool control = n <= 1 ? n == 0 || *at < 0x20 || *at == 0x7f : at[0] == 0xc2 && at[1] < 0xa0;
+        bool control = n == 0 || text_is_control(at, n);
         if (len + (control ? 1 : n) >= to_len)
             break;
         if (control)

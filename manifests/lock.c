@@ -11,6 +11,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "manifests/internal.h"
 
 static const char first_line[] = "# tb2-bake lock 1";
@@ -77,24 +78,14 @@ void lock_free(struct lock *l)
     free(l);
 }
 
-/* Cuts the next word of a line; "" at its end. */
-static char *next_word(char **at)
-{
-    char *word = *at + strspn(*at, " \t\r");
-    char *end = word + strcspn(word, " \t\r");
-    *at = *end ? end + 1 : end;
-    *end = 0;
-    return word;
-}
-
 static int parse_line(struct lock *l, char *line, struct err *e)
 {
     char *at = line;
-    const char *image = next_word(&at);
+    const char *image = text_cut_word(&at);
     if (!*image || *image == '#')
         return 0;
-    const char *digest_word = next_word(&at);
-    const char *size_word = next_word(&at);
+    const char *digest_word = text_cut_word(&at);
+    const char *size_word = text_cut_word(&at);
     struct digest digest;
     if (!*digest_word)
         return err_set(e, ERR_INPUT, "image %s has no digest", image);
@@ -108,7 +99,7 @@ static int parse_line(struct lock *l, char *line, struct err *e)
             return err_set(e, ERR_INPUT, "'%s' is no size in bytes", size_word);
         size = size * 10 + (uint64_t)(*digit - '0');
     }
-    if (*next_word(&at))
+    if (*text_cut_word(&at))
         return err_set(e, ERR_INPUT, "more than image, digest and size");
     if (lock_find(l, image))
         return err_set(e, ERR_INPUT, "image %s stands there twice", image);

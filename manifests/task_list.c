@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "manifests/internal.h"
 
 enum {
@@ -269,23 +270,14 @@ int task_set_load(struct task_set **out, const char *path, struct err *e)
 
 /* ---- Lists of images ---- */
 
-static char *cut_word(char **at)
-{
-    char *word = *at + strspn(*at, " \t\r");
-    char *end = word + strcspn(word, " \t\r");
-    *at = *end ? end + 1 : end;
-    *end = 0;
-    return word;
-}
-
 static int read_line(struct task_set *set, char *line, struct err *e)
 {
     char *at = line;
-    const char *image = cut_word(&at);
+    const char *image = text_cut_word(&at);
     if (!*image || *image == '#')
         return 0;
-    const char *name = cut_word(&at);
-    if (*cut_word(&at))
+    const char *name = text_cut_word(&at);
+    if (*text_cut_word(&at))
         return err_set(e, ERR_INPUT, "more than an image and a name");
     AUTO_TASK struct task *t = new_task();
     if (!t)

@@ -380,3 +380,19 @@ int registry_exchange(struct registry *r, const struct oci_ref *ref, const char 
 
     return stop.endpoint ? stop_exchange(r, &stop, path, request, out, e) : err_nomem(e, "request");
 }
+
+int registry_send(struct registry *r, const struct oci_ref *ref, bool own,
+                  struct http_request *request, struct http_response *out, struct err *e)
+{
+    struct stop stop = {.endpoint = endpoint_origin(r->endpoints, ref), .ref = ref, .last = true};
+    struct auth_use use = {0};
+
+    if (!stop.endpoint)
+        return err_nomem(e, "request");
+    if (!own) /* not a registry: no gate, no login of ours */
+        return http_perform(r->http, request, out, e);
+    int rc = exchange(r, &stop, request, &use, out, e);
+    auth_use_fini(&use);
+    request->authorization = NULL;
+    return rc;
+}

@@ -51,6 +51,20 @@ static bool take_number(const char **text, uint64_t *out)
     return true;
 }
 
+bool http_parse_taken(struct http_response *r, const char *text)
+{
+    uint64_t first = 0;
+    uint64_t last = 0;
+    const char *at = strncmp(text, "bytes=", 6) == 0 ? text + 6 : text;
+
+    if (!take_number(&at, &first) || first != 0 || *at++ != '-' || !take_number(&at, &last) ||
+        *at != '\0' || last == UINT64_MAX)
+        return false;
+    r->has_taken = true;
+    r->taken = last > 0 ? last + 1 : 0;
+    return true;
+}
+
 int64_t http_parse_retry_after(const char *text, int64_t now_seconds)
 {
     struct tm parts = {0};
@@ -167,6 +181,8 @@ static int set_field(struct http_response *r, const char *name, const char *valu
         r->retry_after_ms = http_parse_retry_after(value, clock_wall_ns() / 1000000000);
     if (strcasecmp(name, "Content-Range") == 0)
         (void)http_parse_content_range(r, value);
+    if (strcasecmp(name, "Range") == 0)
+        (void)http_parse_taken(r, value);
     if (strcasecmp(name, "RateLimit-Remaining") == 0 && http_parse_rate(value, &r->rate_remaining))
         r->has_remaining = true;
     if (strcasecmp(name, "RateLimit-Limit") == 0)

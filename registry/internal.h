@@ -84,6 +84,8 @@ struct http_response {
     uint64_t range_last;
     bool has_range_total;
     uint64_t range_total;
+    bool has_taken; /* Range: 0-LAST of an upload (distribution-spec, Pushing a blob in chunks) */
+    uint64_t taken; /* bytes that are there: LAST + 1; 0 for "0-0", which registries say of none */
     int64_t retry_after_ms; /* Retry-After (seconds or HTTP date); -1: none */
     bool has_remaining;     /* RateLimit-Remaining: requests that are left, as Docker Hub counts */
     uint64_t rate_remaining;
@@ -155,6 +157,9 @@ bool http_parse_rate(const char *text, uint64_t *out);
 /* "bytes first-last/total", where total may be "*" (RFC 9110, section 14.4). False, with nothing
  * changed, when it is something else. */
 bool http_parse_content_range(struct http_response *r, const char *text);
+
+/* "0-LAST" or "bytes=0-LAST" of an upload; false, and nothing set, when it is something else. */
+bool http_parse_taken(struct http_response *r, const char *text);
 
 /* Seconds, or an HTTP date (RFC 9110, section 10.2.3), as milliseconds from now; -1: neither. */
 int64_t http_parse_retry_after(const char *text, int64_t now_seconds);
@@ -327,6 +332,7 @@ struct registry_tuning {
     int64_t helper_timeout_ms;
     uint64_t ranges_min;  /* blobs with so many bytes missing come over several connections */
     uint64_t segment_len; /* in parts of this size */
+    uint64_t piece_len;   /* bigger blobs are pushed in pieces of this size; 0: the usual one */
 };
 
 struct registry_counters {
@@ -421,6 +427,13 @@ int stop_exchange(struct registry *r, const struct stop *stop, const char *path,
 int registry_exchange(struct registry *r, const struct oci_ref *ref, const char *path,
                       struct http_request *request, struct http_response *out,
                       struct err *e) MUST_USE;
+
+/*
+ * The same with request->url, which the registry has given; `own`: it is the registry's own, which
+ * gets our authorization. *out (initialised by the caller) is the last answer, whatever its status.
+ */
+int registry_send(struct registry *r, const struct oci_ref *ref, bool own,
+                  struct http_request *request, struct http_response *out, struct err *e) MUST_USE;
 
 /* ---- Blobs (blob.c) ---------------------------------------------------------------------- */
 

@@ -375,11 +375,10 @@ int object_put(struct object_store *s, const char *name, const struct buf *data,
 
     if (check_writable(s, e) < 0)
         return -(int)e->class;
-    if (condition != OBJECT_ANY) {
-        snprintf(line, sizeof(line), "%s",
-                 condition == OBJECT_ABSENT ? "If-None-Match: *" : "If-Match: ");
-        if (condition == OBJECT_SAME)
-            snprintf(line, sizeof(line), "If-Match: %s", version->text);
+    if (condition == OBJECT_ABSENT)
+        c.condition = "If-None-Match: *";
+    if (condition == OBJECT_SAME) {
+        snprintf(line, sizeof(line), "If-Match: %s", version->text);
         c.condition = line;
     }
     int rc = call(s, &c, e);

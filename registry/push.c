@@ -50,9 +50,22 @@ struct upload {
     const struct oci_ref *ref;
     const struct oci_descriptor *blob;
     const struct source *from;
-    char *url; /* where it goes on */
-    bool same_origin;
+    const char *mount_from; /* NULL: none, or it did not work */
+    char *url;              /* where it goes on; NULL: it has not begun */
+    bool own;               /* that is the registry itself */
+    uint64_t taken;         /* bytes that the registry has */
+    bool in_doubt;          /* it has to be asked how many */
+    uint8_t *piece;         /* room for one */
+    size_t piece_len;
 };
+
+static void forget(struct upload *u)
+{
+    free(u->url);
+    u->url = NULL;
+    u->taken = 0;
+    u->in_doubt = false;
+}
 
 /* Takes where the upload goes on from an answer. */
 static int take_location(struct upload *u, const char *base, const struct http_response *answer,
@@ -60,18 +73,14 @@ static int take_location(struct upload *u, const char *base, const struct http_r
 {
     char *url = NULL;
 
-    if (!answer->location)
-        return err_set(e, ERR_UNSUPPORTED, "registry %s: does not say where an upload goes on",
-                       u->ref->host);
-    if (http_redirect(&url, &u->same_origin, base, answer->location, e) < 0)
+    if (http_redirect(&url, &u->own, base, answer->location, e) < 0)
         return err_in(e, "registry %s: upload", u->ref->host);
     free(u->url);
     u->url = url;
     return 0;
 }
 
-/* Asks for an upload; *mounted: there is nothing left to do. */
-static int begin(struct upload *u, const char *mount_from, bool *mounted, struct err *e)
+static int ask(struct upload *u, const char *mount_from, bool *mounted, struct err *e)
 {
     AUTO_HTTP_RESPONSE struct http_response answer;
     AUTO_BUF struct buf reply;
@@ -93,117 +102,190 @@ static int begin(struct upload *u, const char *mount_from, bool *mounted, struct
     if (registry_exchange(u->registry, u->ref, path, &request, &answer, e) < 0)
         return -(int)e->class;
     *mounted = answer.status == 201;
-    return *mounted ? 0 : take_location(u, base, &answer, e);
+    if (*mounted)
+        return 0;
+    if (!answer.location)
+        return err_set(e, ERR_UNSUPPORTED, "registry %s: does not say where an upload goes on",
+                       u->ref->host);
+    return take_location(u, base, &answer, e);
 }
 
-/* One request to where the upload goes on. */
-static int send_to(struct upload *u, struct http_request *request, struct err *e)
+/* Asks for an upload; *mounted: there is nothing left to do. Some registries refuse the whole request
+ * when there is nothing to mount, or the other repository may not be read. */
+static int begin(struct upload *u, bool *mounted, struct err *e)
+{
+    forget(u);
+    if (!u->mount_from)
+        return ask(u, NULL, mounted, e);
+    int rc = ask(u, u->mount_from, mounted, e);
+    u->mount_from = NULL;
+    if (rc == 0 || err_retryable(e) || e->class == ERR_CANCELLED || e->class == ERR_NOMEM)
+        return rc;
+    err_clear(e);
+    return ask(u, NULL, mounted, e);
+}
+
+/* One request to where the upload is; where it goes on after it is what the answer says last. */
+static int send_to(struct upload *u, struct http_request *request, struct http_response *answer,
+                   struct err *e)
+{
+    AUTO_BUF struct buf reply;
+    AUTO_FREE char *base = mem_strdup(u->url);
+
+    buf_init(&reply, LIMIT_TOKEN);
+    if (!base)
+        return err_nomem(e, "request");
+    request->reply = &reply;
+    int rc = registry_send(u->registry, u->ref, u->own, request, answer, e);
+    request->reply = NULL;
+    if (rc == 0 && answer->status / 100 != 2 && answer->status != 416)
+        rc = http_status_error(e, answer, "upload");
+    if (rc == 0 && answer->location && answer->status != 201)
+        return take_location(u, base, answer, e);
+    if (rc < 0 && (answer->status == 401 || answer->status == 404)) {
+        forget(u); /* it ran out: all is sent again */
+        e->class = ERR_NET;
+        rc = -ERR_NET;
+    }
+    return rc < 0 ? err_in(e, "registry %s", u->ref->host) : 0;
+}
+
+/* How far did it get? What cannot be told begins anew. */
+static int ask_status(struct upload *u, struct err *e)
 {
     AUTO_HTTP_RESPONSE struct http_response answer;
-    AUTO_BUF struct buf reply;
-    struct auth_use use = {0};
+    struct http_request request = {.method = "GET", .url = u->url, .no_redirects = true};
 
     http_response_init(&answer);
-    buf_init(&reply, LIMIT_TOKEN);
-    request->reply = &reply;
-    if (u->same_origin && auth_current(u->registry->auth, u->ref, &use, e) < 0)
-        return -(int)e->class;
-    request->authorization = use.header;
-    int rc = http_perform(u->registry->http, request, &answer, e);
-    auth_use_fini(&use);
-    if (rc == 0 && answer.status / 100 != 2) {
-        rc = http_status_error(e, &answer, "upload");
-        if (answer.status == 401 || answer.status == 404) { /* ran out: the whole is tried again */
-            e->class = ERR_NET;
-            rc = -ERR_NET;
-        }
-    }
+    int rc = send_to(u, &request, &answer, e);
     if (rc < 0)
-        return err_in(e, "registry %s", u->ref->host);
-    if (strcmp(request->method, "PATCH") != 0)
-        return 0;
-    AUTO_FREE char *base = mem_strdup(u->url);
-    return base ? take_location(u, base, &answer, e) : err_nomem(e, "request");
+        forget(u);
+    if (rc == 0 && (!answer.has_taken || answer.taken > u->blob->size)) {
+        forget(u);
+        return err_set(e, ERR_NET, "registry %s: does not say how much of an upload it has",
+                       u->ref->host);
+    }
+    u->in_doubt = false;
+    if (rc == 0)
+        u->taken = answer.taken;
+    return rc;
 }
 
-static int send_piece(struct upload *u, uint64_t off, size_t len, uint8_t *data, struct err *e)
+/* Sends the next piece. Where the registry expects another one (416), it is asked which. */
+static int send_piece(struct upload *u, struct err *e)
 {
+    AUTO_HTTP_RESPONSE struct http_response answer;
+    uint64_t left = u->blob->size - u->taken;
+    size_t len = left < u->piece_len ? (size_t)left : u->piece_len;
     char range[64];
     const char *const headers[] = {octets[0], range, NULL};
     struct http_request request = {
-        .method = "PATCH", .url = u->url, .headers = headers, .body = data, .body_len = len};
+        .method = "PATCH", .url = u->url, .headers = headers, .body = u->piece, .body_len = len};
 
-    snprintf(range, sizeof(range), "Content-Range: %llu-%llu", (unsigned long long)off,
-             (unsigned long long)(off + len - 1));
-    if (source_read_full(u->from, off, data, len, e) < 0)
+    http_response_init(&answer);
+    snprintf(range, sizeof(range), "Content-Range: %llu-%llu", (unsigned long long)u->taken,
+             (unsigned long long)(u->taken + len - 1));
+    if (source_read_full(u->from, u->taken, u->piece, len, e) < 0)
         return -(int)e->class;
-    return send_to(u, &request, e);
+    u->in_doubt = true;
+    if (send_to(u, &request, &answer, e) < 0)
+        return -(int)e->class;
+    if (answer.status == 416) {
+        uint64_t before = u->taken;
+        int rc = ask_status(u, e);
+        if (rc == 0 && u->taken == before)
+            rc = err_set(e, ERR_NET, "registry %s: refuses the very piece that it waits for",
+                         u->ref->host);
+        return rc;
+    }
+    u->in_doubt = false;
+    u->taken += len;
+    /* A registry may have kept less than all of it. */
+    if (answer.has_taken && answer.taken < u->taken && answer.taken > u->taken - len)
+        u->taken = answer.taken;
+    return 0;
 }
 
-/* Closes the upload with the last `len` bytes. */
-static int finish(struct upload *u, uint64_t off, size_t len, uint8_t *data, struct err *e)
+/* Closes the upload, with the whole blob if nothing of it was sent. */
+static int finish(struct upload *u, struct err *e)
 {
+    AUTO_HTTP_RESPONSE struct http_response answer;
     char text[DIGEST_TEXT_MAX];
+    size_t len = (size_t)(u->blob->size - u->taken);
     AUTO_FREE char *url = mem_printf("%s%cdigest=%s", u->url, strchr(u->url, '?') ? '&' : '?',
                                      digest_print(&u->blob->digest, text));
     struct http_request request = {
-        .method = "PUT", .url = url, .headers = octets, .body = data, .body_len = len};
+        .method = "PUT", .url = url, .headers = octets, .body = u->piece, .body_len = len};
 
+    http_response_init(&answer);
     if (!url)
         return err_nomem(e, "request");
-    if (len > 0 && source_read_full(u->from, off, data, len, e) < 0)
+    if (len > 0 && source_read_full(u->from, u->taken, u->piece, len, e) < 0)
         return -(int)e->class;
-    return send_to(u, &request, e);
+    u->in_doubt = true;
+    int rc = send_to(u, &request, &answer, e);
+    if (rc == 0 && answer.status == 416)
+        rc = err_set(e, ERR_NET, "registry %s: an upload ends elsewhere", u->ref->host);
+    return rc;
 }
 
-static int upload_once(struct upload *u, const char *mount_from, bool *mounted, struct err *e)
+static int upload_once(struct upload *u, bool *mounted, struct err *e)
 {
-    uint64_t size = u->blob->size;
-    size_t most = size < PIECE_LEN ? (size_t)size : PIECE_LEN;
-    AUTO_FREE uint8_t *data = mem_zalloc(most);
-
-    if (!data)
-        return err_nomem(e, "upload");
-    if (begin(u, mount_from, mounted, e) < 0 || *mounted)
+    if (u->url && u->in_doubt && u->blob->size > u->piece_len && ask_status(u, e) < 0)
         return -(int)e->class;
-    if (size <= PIECE_LEN)
-        return finish(u, 0, most, data, e);
-    for (uint64_t off = 0; off < size; off += PIECE_LEN) {
-        uint64_t left = size - off;
-        size_t len = left < PIECE_LEN ? (size_t)left : PIECE_LEN;
-
-        if (cancel_check(u->registry->options.cancel, e) < 0 ||
-            send_piece(u, off, len, data, e) < 0)
+    if ((!u->url || u->in_doubt) && (begin(u, mounted, e) < 0 || *mounted))
+        return -(int)e->class;
+    while (u->blob->size > u->piece_len && u->taken < u->blob->size) {
+        if (cancel_check(u->registry->options.cancel, e) < 0 || send_piece(u, e) < 0)
             return -(int)e->class;
     }
-    return finish(u, size, 0, data, e);
+    return finish(u, e);
+}
+
+static int upload_blob(struct upload *u, bool *mounted, struct err *e)
+{
+    struct retry retry = registry_retry(u->registry);
+    uint64_t got = 0;
+
+    while (upload_once(u, mounted, e) < 0) {
+        if (u->taken > got) { /* tries are counted from the last piece that arrived */
+            got = u->taken;
+            retry.used = 0;
+        }
+        if (!retry_again(&retry, e))
+            return -(int)e->class;
+        u->registry->counters.retries++;
+    }
+    return 0;
 }
 
 int registry_push_blob(struct registry *r, const struct oci_ref *ref,
-                       const struct registry_upload *upload, bool *sent, struct err *e)
+                       const struct registry_upload *upload, enum registry_push_result *result,
+                       struct err *e)
 {
-    struct retry retry = registry_retry(r);
     const struct oci_descriptor *d = upload->blob;
-    struct upload u = {.registry = r, .ref = ref, .blob = d, .from = upload->from};
+    size_t piece = r->tuning.piece_len > 0 ? (size_t)r->tuning.piece_len : (size_t)PIECE_LEN;
+    struct upload u = {.registry = r,
+                       .ref = ref,
+                       .blob = d,
+                       .from = upload->from,
+                       .mount_from = upload->mount_from,
+                       .piece_len = piece};
     char text[DIGEST_TEXT_MAX];
     bool there = false;
     bool mounted = false;
 
-    if (sent)
-        *sent = false;
     int rc = registry_has_blob(r, ref, &d->digest, &there, e);
-    if (rc < 0 || there)
-        return rc < 0 ? err_in(e, "blob %s", digest_print(&d->digest, text)) : 0;
-    while ((rc = upload_once(&u, upload->mount_from, &mounted, e)) < 0) {
-        if (!retry_again(&retry, e))
-            break;
-        r->counters.retries++;
+    if (rc == 0 && !there) {
+        u.piece = mem_zalloc(d->size < piece ? (size_t)d->size + 1 : piece);
+        rc = u.piece ? upload_blob(&u, &mounted, e) : err_nomem(e, "upload");
+        free(u.piece);
+        free(u.url);
     }
-    free(u.url);
     if (rc < 0)
         return err_in(e, "blob %s", digest_print(&d->digest, text));
-    if (sent)
-        *sent = !mounted;
+    if (result)
+        *result = there ? PUSH_WAS_THERE : mounted ? PUSH_MOUNTED : PUSH_SENT;
     return 0;
 }
 

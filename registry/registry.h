@@ -145,13 +145,16 @@ struct registry_upload {
     const char *mount_from; /* a repository of the same registry that may have it; NULL: none */
 };
 
+enum registry_push_result { PUSH_WAS_THERE, PUSH_MOUNTED, PUSH_SENT };
+
 /*
  * Sends a blob unless the repository has it: mounted from another one where that works, in one
- * request, or in pieces when it is big. The registry checks the digest. *sent (may be NULL) says
- * whether bytes went over.
+ * request, or in pieces when it is big. A broken upload goes on where the registry says that it
+ * stopped. The registry checks the digest. `result` may be NULL.
  */
 int registry_push_blob(struct registry *r, const struct oci_ref *ref,
-                       const struct registry_upload *upload, bool *sent, struct err *e) MUST_USE;
+                       const struct registry_upload *upload, enum registry_push_result *result,
+                       struct err *e) MUST_USE;
 
 /* Puts a manifest or index under the ref's tag; what it names must be there. */
 int registry_push_manifest(struct registry *r, const struct oci_ref *ref, const char *media_type,

@@ -9,7 +9,8 @@ file system of --work (/var/tmp); ratios are of one run, alternating; times are 
 
 suite    images of LAYOUT (all its tags, or those named): ours, ingest and assembly of all of them at
          once, against `umoci unpack` and `mke2fs -d` of each (needs root), and against the floor: what
-         inflating, hashing and compressing the same data take when each is timed alone.
+         inflating, hashing and compressing the same data take when each is timed alone. With
+         $TB2_OVERLAYBD_TOOLS, against the OverlayBD project's tools as well (overlaybd_tools.py).
 growth   images that share all but a top layer: what the 1st, the 10th, the 80th costs.
 memory   a layer with one large file: the most memory that ingest ever had.
 """
@@ -27,6 +28,7 @@ import sys
 import tempfile
 import time
 
+import overlaybd_tools
 from ingest_images import LAYER, Layout, tree
 
 
@@ -62,6 +64,16 @@ class Bench:
         return {**json.loads(report), "wall": wall, "cpu": cpu, "disks": disks}
 
     # ---- suite ----
+
+    def reference(self, layout, tags, ours):
+        """The OverlayBD project's tools over the distinct layers of the same images."""
+        directory = os.path.join(self.work, "overlaybd")
+        tools = overlaybd_tools.Tools(directory)
+        for tag in tags:
+            tools.image(layout, tag)
+        print("overlaybd-create, -apply, -commit of %d layers: %.2f s wall, %.2f s CPU; over ours %.1f wall, %.1f CPU" % (
+            len(tools.commits), tools.wall, tools.cpu, tools.wall / ours["wall"], tools.cpu / ours["cpu"]), flush=True)
+        shutil.rmtree(directory)
 
     def peers(self, layout, tags):
         """umoci and mke2fs, one image after another."""
@@ -100,6 +112,8 @@ class Bench:
             floor = json.loads(out)
             wall, cpu = self.peers(layout, tags)
             rows.append((ours, floor, wall, cpu))
+            if overlaybd_tools.DIRECTORY:
+                self.reference(layout, tags, ours)
             print("ours %.2f s wall, %.2f s CPU; floor %.2f s CPU; umoci %.2f + mke2fs %.2f s wall, %.2f s CPU" % (
                 ours["wall"], ours["cpu"], floor["total_s"], wall["umoci"], wall["mke2fs"], sum(cpu.values())),
                 flush=True)

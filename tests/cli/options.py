@@ -2,13 +2,12 @@
 # SPDX-License-Identifier: MIT
 """The options that --help shows and those that a command takes are the same. TB2_BAKE names the program.
 
-getopt takes an option's unique beginning and names the whole option when its argument is missing or not wanted, or
-all that are possible: asking for each letter finds every option, shown or not.
+getopt takes an option's beginning and, where several begin so, names them: with the empty beginning, all that there
+are, shown or not.
 """
 
 import os
 import re
-import string
 import subprocess
 import sys
 import tempfile
@@ -31,12 +30,7 @@ def shown(home, command):
 
 
 def taken(home, command):
-    found = set()
-    for letter in string.ascii_lowercase:
-        for word in ("--" + letter, "--" + letter + "=x"):
-            names = WORD.findall(call(home, command, word).stderr.split("\n")[0])
-            found |= {name for name in names if name.startswith(letter)} - {letter}
-    return found
+    return set(WORD.findall(call(home, command, "--=x").stderr.split("\n")[0]))
 
 
 def main():

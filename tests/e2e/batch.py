@@ -32,11 +32,37 @@ def lock_lines(bakery):
         return [line for line in file.read().splitlines() if not line.startswith("#")]
 
 
-def shares_are_the_whole(bakery):
-    """Two machines with a share each bake what one would: each task once, the same lock file."""
+def all_are_new(bakery):
     lock = bakery.path("tb2.lock")
     check(reasons(plan(bakery, "--lock", lock)) == dict.fromkeys([MOVED, OTHER, THIRD], "new"), "all are new")
     check(not os.path.exists(lock) and not bakery.blob_gets()[3:], "a plan writes no lock file and pulls no layer")
+
+
+def a_run_is_ended(bakery):
+    """The first Ctrl-C lets what runs come to its end, and begins nothing new."""
+    command = bakery.bake_command("--jobs", "1", "--lock", bakery.path("tb2.lock"))
+    child = subprocess.Popen(bakery.arguments(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True, start_new_session=True)
+    ended = {}
+    try:
+        for line in child.stdout:
+            event = json.loads(line)
+            if event["event"] == "stage_started" and event["stage"] == "boot":
+                os.kill(child.pid, signal.SIGINT)
+            if event["event"] == "task_finished":
+                ended[event["task"]] = event["outcome"]
+        status = child.wait(60)
+    finally:
+        child.kill()
+        child.communicate()
+    check(status == CANCELLED, status)
+    check(sorted(ended.values()) == ["cancelled", "cancelled", "ready"], ended)
+    check(not bakery.machines() and not bakery.leftovers(), "something was left behind")
+
+
+def shares_are_the_whole(bakery):
+    """Two machines with a share each bake what one would: each task once, the same lock file."""
+    lock = bakery.path("tb2.lock")
     done = [bakery.bake("--shard", share, "--lock", lock).expect().outcomes() for share in ("1/2", "2/2")]
     check(not set(done[0]) & set(done[1]) and len(done[0]) + len(done[1]) == 3, done)
     parts = [{task["task"] for task in plan(bakery, "--shard", share, "--lock", lock, "--frozen")["tasks"]}
@@ -108,28 +134,6 @@ def what_changes_is_named(bakery):
         out.write(text)
 
 
-def a_run_is_ended(bakery):
-    """The first Ctrl-C lets what runs come to its end, and begins nothing new."""
-    command = bakery.bake_command("--jobs", "1", "--force", "--lock", bakery.path("tb2.lock"))
-    child = subprocess.Popen(bakery.arguments(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                             stderr=subprocess.PIPE, text=True, start_new_session=True)
-    ended = {}
-    try:
-        for line in child.stdout:
-            event = json.loads(line)
-            if event["event"] == "stage_started" and event["stage"] == "boot":
-                os.kill(child.pid, signal.SIGINT)
-            if event["event"] == "task_finished":
-                ended[event["task"]] = event["outcome"]
-        status = child.wait(60)
-    finally:
-        child.kill()
-        child.communicate()
-    check(status == CANCELLED, status)
-    check(sorted(ended.values()) == ["cancelled", "cancelled", "ready"], ended)
-    check(not bakery.machines() and not bakery.leftovers(), "something was left behind")
-
-
 def hundreds_are_planned(bakery):
     """Each tag is asked for once; what is broken fails by itself."""
     many, count, bad = bakery.path("many"), 300, 3
@@ -146,12 +150,13 @@ def hundreds_are_planned(bakery):
 def main():
     need("skopeo")
     with Bakery(tasks=3) as bakery:
+        all_are_new(bakery)
+        a_run_is_ended(bakery)
         shares_are_the_whole(bakery)
         what_is_locked_is_not_asked_for(bakery)
         only_what_failed(bakery)
         what_changes_is_named(bakery)
         moved_tags(bakery)
-        a_run_is_ended(bakery)
         hundreds_are_planned(bakery)
 
 

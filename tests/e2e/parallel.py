@@ -10,7 +10,7 @@ from bakery import Bakery, check  # noqa: E402
 
 
 def main():
-    with Bakery(tasks=3) as bakery:
+    with Bakery(tasks=2) as bakery:
         serial = bakery.bake("--jobs", "1", store="one").expect()
         parallel = bakery.bake("--jobs", "4", store="four").expect()
         check(serial.base_disks() == parallel.base_disks(),

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Bakers who share a real S3 bucket: each unit of work is done once, and a dead one's is taken over.
 
-  remote_s3.py BIN     BIN/versitygw is the server, built there unless it is
+  remote_s3.py BIN     BIN/versitygw is the server, built there unless it is; TB2_NO_S3=1 skips the test
 """
 
 import os
@@ -121,8 +121,9 @@ def kill_one(bakery, bucket):
 
 def main():
     binaries = sys.argv[1]
-    if subprocess.run([SERVER, "build", binaries]).returncode:
-        skip("no S3 server: it is built with Go, which is not here")
+    if os.environ.get("TB2_NO_S3") == "1":
+        skip("TB2_NO_S3 is set")
+    subprocess.run([SERVER, "build", binaries], check=True)
     os.environ.update(KEYS)
     with Bakery(tasks=2) as bakery, Bucket(bakery, binaries) as bucket:
         elsewhere(bakery, bucket, two_at_once(bakery, bucket))

@@ -26,6 +26,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                 (!r.has_range_total || r.range_last < r.range_total));
     else
         PROMISE(!r.has_range && !r.has_range_total);
+    if (http_parse_taken(&r, text))
+        PROMISE(r.has_taken && r.taken != 1);
+    else
+        PROMISE(!r.has_taken);
     int rc = registry_mirror_check(text, &e);
     PROMISE_ERROR(rc, &e);
     if (rc == 0)

@@ -32,5 +32,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     PROMISE_ERROR(rc, &e);
     if (rc == 0)
         PROMISE(task->image && task->cpus >= 1 && task->memory_mb >= 2048);
+    err_clear(&e);
+    AUTO_TASK_TRIAL struct task_trial *trial = NULL;
+    rc = task_trial_parse(&trial, "task.toml", data, size, &e);
+    PROMISE_ERROR(rc, &e);
+    for (size_t i = 0; rc == 0 && i < trial->solve.env_count; i++)
+        PROMISE(trial->solve.env[i].name &&
+                (trial->solve.env[i].value || trial->solve.env[i].host));
     return 0;
 }

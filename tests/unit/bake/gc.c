@@ -201,6 +201,54 @@ static void a_cap_takes_the_longest_unused(void **state)
     world_close(&w);
 }
 
+#define ZEROS "00000000000000000000000000000000000000000000000000000000000000"
+
+/* Writes what a tag stood for; *path is where. */
+static void put_tag(struct world *w, const char *name, const char *document, char path[80])
+{
+    struct err e = ERR_INIT;
+    struct digest d;
+    char hex[DIGEST_TEXT_MAX];
+    digest_bytes(&d, name, strlen(name));
+    snprintf(path, 80, "refs/%s", digest_hex(&d, hex));
+    AUTO_FREE char *text = mem_printf("{\"reference\":\"%s\",\"digest\":\"%s\"}", name, document);
+    assert_ok(file_put(store_tmp_dir(w->store), store_dir(w->store), path, text, strlen(text), &e));
+}
+
+/* What tags stood for goes with the document, or when it is damaged; not while it may be in use. */
+static void tags(void **state)
+{
+    (void)state;
+    struct world w;
+    struct err e = ERR_INIT;
+    char kept[80];
+    char gone[80];
+    char damaged[80];
+    char young[80];
+    static const char blob[] = "blobs/sha256-" ZEROS "02";
+    world_open(&w);
+    assert_ok(file_make_dirs(store_dir(w.store), "blobs", &e));
+    assert_ok(file_make_dirs(store_dir(w.store), "refs", &e));
+    put_tag(&w, "a.example/app:1", "sha256:" ZEROS "02", kept);
+    put_tag(&w, "a.example/app:2", "sha256:" ZEROS "03", gone);
+    put_tag(&w, "a.example/app:3", "sha256:nothing", damaged);
+    age_all(&w, 10 * DAY);
+    assert_ok(file_put(store_tmp_dir(w.store), store_dir(w.store), blob, "x", 1, &e));
+    put_tag(&w, "a.example/app:4", "sha256:" ZEROS "03", young);
+    struct gc_report r = collect(&w, (struct gc_options){.grace_ms = 3600 * 1000});
+    assert_int_equal(r.removed[UPKEEP_TAG].count, 2);
+    assert_int_equal(r.kept[UPKEEP_TAG].count, 2);
+    assert_true(file_exists(store_dir(w.store), kept));
+    assert_true(file_exists(store_dir(w.store), young));
+    assert_false(file_exists(store_dir(w.store), gone));
+    assert_false(file_exists(store_dir(w.store), damaged));
+    age_all(&w, 10 * DAY);
+    r = collect(&w, (struct gc_options){0});
+    assert_int_equal(r.removed[UPKEEP_TAG].count, 2);
+    assert_int_equal(r.removed[UPKEEP_BLOB].count, 1);
+    world_close(&w);
+}
+
 /* Blobs on their way, journals, and what is nobody's. */
 static void leftovers(void **state)
 {
@@ -342,6 +390,7 @@ int main(void)
         cmocka_unit_test(nothing_goes_when_the_catalog_is_damaged),
         cmocka_unit_test(a_cap_takes_the_longest_unused),
         cmocka_unit_test(leftovers),
+        cmocka_unit_test(tags),
         cmocka_unit_test(under_load),
     };
     return cmocka_run_group_tests_name("gc", tests, NULL, NULL);

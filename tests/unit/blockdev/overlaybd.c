@@ -308,18 +308,26 @@ static size_t read_sample(const char *name, uint8_t *data, size_t room)
 }
 
 /* Opens the bytes as a layer and reads its whole disk; returns the class of what went wrong. */
+static enum err_class judge_blob(const struct source *blob)
+{
+    struct err e = ERR_INIT;
+    AUTO_OVERLAYBD_LAYER struct overlaybd_layer *l = NULL;
+    AUTO_BDEV struct bdev *d = NULL;
+    if (overlaybd_open(&l, blob, &e) < 0 || bdev_open_overlaybd(&d, &l, 1, &e) < 0)
+        return e.class;
+    AUTO_FREE uint8_t *disk = mem_zalloc(d->size);
+    assert_non_null(disk);
+    return bdev_read(d, disk, d->size, 0) < 0 ? ERR_CORRUPT : ERR_NONE;
+}
+
 static enum err_class judge(const uint8_t *data, size_t len)
 {
     struct err e = ERR_INIT;
     struct source blob;
     assert_ok(source_from_memory(&blob, data, len, &e));
-    AUTO_OVERLAYBD_LAYER struct overlaybd_layer *l = NULL;
-    AUTO_BDEV struct bdev *d = NULL;
-    if (overlaybd_open(&l, &blob, &e) < 0 || bdev_open_overlaybd(&d, &l, 1, &e) < 0)
-        return e.class;
-    AUTO_FREE uint8_t *disk = mem_zalloc(d->size);
-    assert_non_null(disk);
-    return bdev_read(d, disk, d->size, 0) < 0 ? ERR_CORRUPT : ERR_NONE;
+    enum err_class class = judge_blob(&blob);
+    source_close(&blob);
+    return class;
 }
 
 static void test_damage(void **state)

@@ -265,15 +265,12 @@ static void a_set_in_sixteen_lanes(void **state UNUSED)
 /* More bakers than the server has room for: nobody fails, nothing is left, no room is idle long. */
 static void more_bakers_than_room(void **state UNUSED)
 {
+#define CAPACITY_4 "\"manual\": true, \"build_ms\": 60000, \"capacity\": 4, "
     static const char *const setups[] = {
-        "{\"manual\": true, \"build_ms\": 60000, \"capacity\": 4, \"capacity_answer\": "
-        "{\"status\": 429, "
-        "\"retry_after\": 7}}",
-        "{\"manual\": true, \"build_ms\": 60000, \"capacity\": 4, \"capacity_answer\": "
-        "{\"status\": 500, "
-        "\"message\": \"no available resources\"}}",
-        "{\"mode\": \"cloud\", \"manual\": true, \"build_ms\": 60000, \"capacity\": 4, "
-        "\"capacity_at\": \"create\"}",
+        "{" CAPACITY_4 "\"capacity_answer\": {\"status\": 429, \"retry_after\": 7}}",
+        ("{" CAPACITY_4
+         "\"capacity_answer\": {\"status\": 500, \"message\": \"no available resources\"}}"),
+        "{" CAPACITY_4 "\"mode\": \"cloud\", \"capacity_at\": \"create\"}",
     };
     for (size_t i = 0; i < ARRAY_LEN(setups); i++) {
         struct err e = ERR_INIT;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Pushes and ranged reads against a scripted registry. */
+#include <stdlib.h>
+
 #include "world.h"
 
 /* What the registry does, and what it has seen. */
@@ -73,13 +75,15 @@ static void handle(void *ctx, const struct fake_request *request, struct fake_re
 
 static int push(struct world *w, const char *mount_from, bool *sent, struct err *e)
 {
+    enum registry_push_result result = PUSH_WAS_THERE;
     struct source from;
     struct oci_descriptor d = w->blob;
     d.size = 1000;
     digest_bytes(&d.digest, w->bytes, 1000);
     assert_int_equal(source_from_memory(&from, w->bytes, 1000, e), 0);
-    struct registry_upload upload = {&d, &from, mount_from};
-    int rc = registry_push_blob(w->client, &w->ref, &upload, sent, e);
+    int rc = registry_push_blob(w->client, &w->ref,
+                                &(struct registry_upload){&d, &from, mount_from}, &result, e);
+    *sent = result == PUSH_SENT;
     source_close(&from);
     return rc;
 }
@@ -118,6 +122,145 @@ static void blobs(void **state)
         if (rows[i].puts > 0)
             assert_int_equal(strncmp(s.digest, "sha256:", 7), 0);
         assert_string_equal(s.authorization, "");
+        world_stop(&w);
+    }
+}
+
+/* ---- Uploads in pieces (case 75) ---- */
+
+/* A registry that keeps what arrives, and says with each answer where the upload goes on. */
+struct pieces {
+    bool no_status;       /* forgets uploads that broke */
+    unsigned breaks;      /* so many pieces end with a closed connection, half of them kept */
+    unsigned short_keeps; /* so many pieces are kept only in part, which the answer says */
+    unsigned lost; /* before the piece with this number (from 1) all but 500 bytes are lost: 416 */
+    unsigned step; /* of the location: only the newest one works */
+    unsigned patches, statuses, posts;
+    bool whole; /* closed with the right digest */
+    uint8_t bytes[4000];
+    size_t len;
+    bool ranged_put; /* a PUT had a Content-Range */
+    char wrong[200]; /* what was not as it should be */
+};
+
+static void locate(struct pieces *p, struct fake_reply *reply)
+{
+    p->step++;
+    if (p->step % 2)
+        fake_add_header(reply, "Location: /v2/elsewhere/uploads/%u?_state=a%%3Db", p->step);
+    else
+        fake_add_header(reply, "Location: ../uploads/%u", p->step);
+    if (p->len > 0)
+        fake_add_header(reply, "Range: 0-%zu", p->len - 1);
+}
+
+static bool at_newest(struct pieces *p, const char *path)
+{
+    char want[80];
+    snprintf(want, sizeof(want), p->step % 2 ? "/uploads/%u?_state=a%%3Db" : "/uploads/%u",
+             p->step);
+    if (strstr(path, want))
+        return true;
+    snprintf(p->wrong, sizeof(p->wrong), "%.100s is not the newest location, %u", path, p->step);
+    return false;
+}
+
+static void take_piece(struct pieces *p, const struct fake_request *request,
+                       struct fake_reply *reply)
+{
+    char range[64] = "";
+    size_t keep = request->body_len;
+    (void)fake_header(request, "Content-Range", range, sizeof(range));
+    p->patches++;
+    if (p->patches == p->lost)
+        p->len = 500;
+    if (strtoul(range, NULL, 10) != p->len) {
+        reply->status = 416;
+        locate(p, reply);
+        return;
+    }
+    reply->status = 202;
+    if (p->breaks > 0 || p->short_keeps > 0)
+        keep /= 2;
+    if (p->breaks > 0) {
+        p->breaks--;
+        reply->end = FAKE_CLOSE;
+        reply->status = 500;
+    } else if (p->short_keeps > 0) {
+        p->short_keeps--;
+    }
+    if (p->len + keep <= sizeof(p->bytes))
+        memcpy(p->bytes + p->len, request->body, keep);
+    p->len += keep;
+    if (reply->status == 202)
+        locate(p, reply);
+}
+
+static void handle_pieces(void *ctx, const struct fake_request *request, struct fake_reply *reply)
+{
+    struct pieces *p = ctx;
+    if (strcmp(request->method, "HEAD") == 0) {
+        reply->status = 404;
+    } else if (strcmp(request->method, "POST") == 0) {
+        p->posts++;
+        p->len = 0;
+        reply->status = 202;
+        locate(p, reply);
+    } else if (!at_newest(p, request->path)) {
+        reply->status = 400;
+    } else if (strcmp(request->method, "GET") == 0) {
+        p->statuses++;
+        reply->status = p->no_status ? 404 : 204;
+        if (!p->no_status)
+            locate(p, reply);
+    } else if (strcmp(request->method, "PATCH") == 0) {
+        take_piece(p, request, reply);
+    } else {
+        char range[64];
+        p->ranged_put |= fake_header(request, "Content-Range", range, sizeof(range));
+        const char *digest =
+            strstr(request->path, p->step % 2 ? "&digest=sha256:" : "?digest=sha256:");
+        p->whole = digest != NULL;
+        reply->status = 201;
+    }
+}
+
+static void uploads_go_on(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        struct pieces registry;
+        unsigned posts, patches, statuses;
+    } rows[] = {
+        {"in pieces", {0}, 1, 4, 0},
+        {"pieces lost: 416", {.lost = 3}, 1, 6, 1},
+        {"kept in part", {.short_keeps = 1}, 1, 4, 0},
+        {"connection breaks", {.breaks = 1}, 1, 4, 1},
+        {"breaks more often than there are tries", {.breaks = 4}, 1, 6, 4},
+        {"uploads are forgotten", {.breaks = 1, .no_status = true}, 2, 5, 1},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct err e = ERR_INIT;
+        struct world w;
+        struct pieces p = rows[i].registry;
+        struct source from;
+        world_start(&w, handle_pieces, &p, NULL);
+        struct oci_descriptor d = w.blob;
+        d.size = 3500;
+        digest_bytes(&d.digest, w.bytes, d.size);
+        assert_int_equal(source_from_memory(&from, w.bytes, d.size, &e), 0);
+        int rc = registry_push_blob(w.client, &w.ref, &(struct registry_upload){&d, &from, NULL},
+                                    NULL, &e);
+        source_close(&from);
+        if (rc < 0 || p.wrong[0] || !p.whole || p.ranged_put || p.len != 3500 ||
+            memcmp(p.bytes, w.bytes, 3500) != 0)
+            fail_msg("%s: %d %s%s, whole %d, %zu bytes", rows[i].name, rc, e.text, p.wrong, p.whole,
+                     p.len);
+        if (p.posts != rows[i].posts || p.patches != rows[i].patches ||
+            p.statuses != rows[i].statuses)
+            fail_msg("%s: %u posts, %u pieces, %u questions", rows[i].name, p.posts, p.patches,
+                     p.statuses);
         world_stop(&w);
     }
 }
@@ -164,6 +307,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blobs),
+        cmocka_unit_test(uploads_go_on),
         cmocka_unit_test(manifests_go_under_their_tag),
         cmocka_unit_test(parts_of_blobs),
     };

@@ -39,8 +39,11 @@ struct world {
 /* A client with waits that suit tests; an earlier one is freed. */
 static inline void world_client(struct world *w, const char *config_path, int64_t stall_timeout_ms)
 {
-    static const struct registry_tuning quick = {
-        .retry_wait_ms = 1, .gate_wait_ms = 5, .gate_max_wait_ms = 2000, .helper_timeout_ms = 1000};
+    static const struct registry_tuning quick = {.retry_wait_ms = 1,
+                                                 .gate_wait_ms = 5,
+                                                 .gate_max_wait_ms = 2000,
+                                                 .helper_timeout_ms = 1000,
+                                                 .piece_len = 1000};
     struct registry_options options = {
         .config_path = config_path ? config_path : "/nonexistent/config.json",
         .stall_timeout_ms = stall_timeout_ms,

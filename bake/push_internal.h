@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT */
+/* What the files of pushes share. */
+#ifndef TB2_BAKE_PUSH_INTERNAL_H
+#define TB2_BAKE_PUSH_INTERNAL_H
+
+#include "bake/pipeline.h"
+#include "bake/push.h"
+
+struct push {
+    struct store *store;
+    struct push_options options;
+    struct image_room room;
+};
+
+/* Where one push goes. */
+struct push_target {
+    struct push *push;
+    struct oci_ref ref; /* with a tag */
+};
+
+/* One OverlayBD layer. */
+struct push_layer {
+    struct block_map *data;
+    struct block_map *zeros; /* NULL: none */
+    struct overlaybd_blob blob;
+    bool converted; /* now */
+    enum registry_push_result result;
+};
+
+struct push_plan {
+    struct push_layer *layers; /* bottom first */
+    size_t count;
+};
+
+/*
+ * Layers of a disk (push_plan.c): one for each region that the disk takes something from, and one
+ * with all the rest. `regions` are those of an image's layers, bottom first, as the store has them;
+ * where they are on the disk is found out. None: all is in one layer.
+ */
+int push_plan_make(struct push_plan *out, const struct block_map *disk,
+                   struct block_map *const *regions, size_t region_count, struct err *e) MUST_USE;
+void push_plan_fini(struct push_plan *p);
+
+/* Converts the layer, unless that was done before, and sees to it that the repository has it
+ * (push_layer.c); thread-safe for different layers. */
+int push_layer_send(const struct push_target *t, struct push_layer *l, struct err *e) MUST_USE;
+
+/* What the documents of a native image say beside its layers (push_document.c). */
+struct push_facts {
+    const struct json *image_config; /* the image's; NULL: nothing known */
+    const struct template *template; /* NULL: an image's own disk */
+};
+/* Puts config and manifest of a native image under the target's tag; *digest is the manifest's. */
+int push_documents(const struct push_target *t, const struct push_plan *p,
+                   const struct push_facts *facts, struct digest *digest, struct err *e) MUST_USE;
+/* Sends a small blob. */
+int push_bytes(const struct push_target *t, const void *bytes, size_t len, struct digest *digest,
+               struct err *e) MUST_USE;
+
+/* Copies an image as it is (push_copy.c). */
+int push_copy(const struct push_target *t, struct image *i, struct push_report *out,
+              struct err *e) MUST_USE;
+
+#endif
