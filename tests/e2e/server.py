@@ -116,12 +116,35 @@ def recipes_of_a_trainer(bakery):
     check("no answer for task" in missing.out, missing.out)
 
 
+def what_moved_on_is_replaced(bakery, server):
+    """The alias holds less than what a template is made from: the server's is replaced all the same."""
+    server.setup()
+    alias = bakery.bake(tasks=[TASK]).expect().tasks()[TASK]["alias"]
+    before = len(posts(server.report()))
+    path = os.path.join(bakery.set, "tasks", TASK, "task.toml")
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text.replace('storage = "10G"', 'storage = "20G"', 1))
+    server.setup(templates=[{"alias": alias, "status": "ready"}], fail={"message": "not now"})
+    bakery.bake(tasks=[TASK]).expect(1)
+    check(server.report()["aliases"] == [alias], "the old template is gone")
+    server.setup(templates=[{"alias": alias, "status": "ready"}])
+    task = bakery.bake(tasks=[TASK]).expect().tasks()[TASK]
+    report = server.report()
+    check(task["alias"] == alias and report["aliases"] == [alias], report["aliases"])
+    check(len(posts(report)) == 2 * before, report["calls"])
+    bakery.bake(tasks=[TASK]).expect()
+    check(posts(server.report()) == posts(report), "replaced again")
+
+
 def main():
     with Bakery(tasks=2) as bakery, Server() as server:
         recipes_of_a_trainer(bakery)
         os.environ.update(E2B_API_URL=server.url, E2B_API_KEY=KEY)
         registered_once(bakery, server)
         failure_is_the_tasks(bakery, server)
+        what_moved_on_is_replaced(bakery, server)
         server.setup()
         os.environ["E2B_API_KEY"] = "e2b_0badc0de"
         done = bakery.bake(tasks=[TASK]).expect(1)
