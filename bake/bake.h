@@ -196,8 +196,10 @@ struct bake_options {
     struct bake_pins pins;
     struct bake_limits limits;
     const char *recipe_path;
-    bool force;            /* bake although the template is there */
-    int compression_level; /* of new chunks, zstd's; 0: the store's default */
+    const char *recipe_from; /* command that says what each task is built from (bake/provider.c);
+                                NULL: the recipe */
+    bool force;              /* bake although the template is there */
+    int compression_level;   /* of new chunks, zstd's; 0: the store's default */
     enum vm_accel accel;
     const char *remote_url;  /* remote store shared with other bakers (bake/remote.h); NULL: none */
     int64_t remote_lease_ms; /* see remote_options */
@@ -207,7 +209,9 @@ struct bake_options {
     enum bake_builder builder;
     const char *e2b_api_url; /* NULL: local catalog only */
     const char *e2b_api_key;
-    bake_event_sink *events; /* may be NULL */
+    const char *e2b_sandbox_url; /* see e2b_options */
+    bool smoke;                  /* a registered template must pass its ready check in a sandbox */
+    bake_event_sink *events;     /* may be NULL */
     void *events_ctx;
     const struct cancel *drain; /* end what runs, begin nothing new; may be NULL */
     const struct cancel *cancel;

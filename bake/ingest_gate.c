@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What all layers that are ingested at one time share: the threads that hash and compress chunks, and
- * a bound on how many layers are read at once. Memory follows from these two, whatever the number of
- * tasks and the size of layers.
+ * a bound on how many layers are read at once, one of them at most with a wide window. Memory follows
+ * from these, whatever the number of tasks and the size of layers.
  */
 #include "bake/pipeline.h"
 
@@ -17,6 +17,7 @@ struct ingest_gate {
     pthread_mutex_t lock;
     pthread_cond_t freed;
     size_t places;
+    bool wide; /* someone inside has a wide window */
 };
 
 int ingest_gate_new(struct ingest_gate **out, size_t workers, struct err *e)
@@ -52,19 +53,22 @@ struct crew *ingest_gate_crew(struct ingest_gate *g)
 }
 
 /* Whoever has a place waits for nobody who needs one, and ends soon after a cancellation. */
-void ingest_gate_enter(struct ingest_gate *g)
+void ingest_gate_enter(struct ingest_gate *g, bool wide)
 {
     pthread_mutex_lock(&g->lock);
-    while (g->places == 0)
+    while (g->places == 0 || (wide && g->wide))
         pthread_cond_wait(&g->freed, &g->lock);
     g->places--;
+    g->wide |= wide;
     pthread_mutex_unlock(&g->lock);
 }
 
-void ingest_gate_leave(struct ingest_gate *g)
+void ingest_gate_leave(struct ingest_gate *g, bool wide)
 {
     pthread_mutex_lock(&g->lock);
     g->places++;
-    pthread_cond_signal(&g->freed);
+    if (wide)
+        g->wide = false;
+    pthread_cond_broadcast(&g->freed); /* who was woken alone might wait for the wide place */
     pthread_mutex_unlock(&g->lock);
 }

@@ -97,7 +97,7 @@ static int layer_commit(struct store *s, const struct digest *diff_id, const str
 }
 
 static int ingest_inside(struct store *s, const struct layer_blob *blob, struct crew *crew,
-                         const struct cancel *c, struct err *e)
+                         bool *wide, const struct cancel *c, struct err *e)
 {
     static const struct oci_data_ops ops = {region_begin, region_data, region_end};
     AUTO_REGION_WRITER struct region_writer *writer = NULL;
@@ -111,6 +111,7 @@ static int ingest_inside(struct store *s, const struct layer_blob *blob, struct 
                                         .ops = &ops,
                                         .ctx = writer,
                                         .threads = crew_size(crew) > 1,
+                                        .wide = wide,
                                         .cancel = c};
     rc = oci_layer_read(&layer, blob->source, &options, e);
     if (rc == 0)
@@ -126,11 +127,19 @@ static int ingest_inside(struct store *s, const struct layer_blob *blob, struct 
 int layer_ingest(struct store *s, const struct layer_blob *blob, struct ingest_gate *g,
                  const struct cancel *c, struct err *e)
 {
-    ingest_gate_enter(g);
+    bool wide = false;
+    ingest_gate_enter(g, false);
     int rc = cancel_check(c, e);
     if (rc == 0)
-        rc = ingest_inside(s, blob, ingest_gate_crew(g), c, e);
-    ingest_gate_leave(g);
+        rc = ingest_inside(s, blob, ingest_gate_crew(g), &wide, c, e);
+    ingest_gate_leave(g, false);
+    if (rc != -ERR_LIMIT || !wide)
+        return rc;
+    /* From the start, which is nearly always where it stopped. */
+    err_clear(e);
+    ingest_gate_enter(g, true);
+    rc = ingest_inside(s, blob, ingest_gate_crew(g), NULL, c, e);
+    ingest_gate_leave(g, true);
     return rc;
 }
 

@@ -82,9 +82,9 @@ int pins_moves(struct pins *p, struct image_move **out, size_t *count, struct er
  * only a few are read at once. Thread-safe. */
 struct ingest_gate;
 int ingest_gate_new(struct ingest_gate **out, size_t workers, struct err *e) MUST_USE;
-void ingest_gate_free(struct ingest_gate *g); /* when nobody is inside */
-void ingest_gate_enter(struct ingest_gate *g);
-void ingest_gate_leave(struct ingest_gate *g);
+void ingest_gate_free(struct ingest_gate *g);             /* when nobody is inside */
+void ingest_gate_enter(struct ingest_gate *g, bool wide); /* wide: may take OCI_WINDOW_MAX */
+void ingest_gate_leave(struct ingest_gate *g, bool wide);
 struct crew *ingest_gate_crew(struct ingest_gate *g);
 
 /* ---- The machine room: what any VM of this process needs ------------------------------------ */
@@ -404,6 +404,7 @@ struct run {
     struct store *store;
     struct recipe *recipe;
     struct json *recipe_json;
+    struct provider *provider; /* NULL: all tasks have the recipe above */
     struct image_room images;
     struct machine_room machines;
     struct remote *remote;     /* NULL: none */
@@ -436,7 +437,12 @@ enum lane { LANE_RESOLVE, LANE_DISK, LANE_VM, LANE_SERVER, LANE_COUNT };
 struct baking {
     struct run *run;
     struct bake_task_result *result;
-    struct task *task; /* NULL: it could not be read */
+    struct task *task;           /* NULL: it could not be read */
+    const struct recipe *recipe; /* the run's, or the task's own */
+    const struct json *recipe_json;
+    struct recipe *own_recipe; /* from a provider; NULL: the run's */
+    struct json *own_recipe_json;
+    char *given_alias; /* from a provider; NULL: by the rule */
     enum lane lane;    /* that it is in, or waits for */
     unsigned attempts; /* failed tries in this lane */
     bool resolved;     /* its image was known, or could not be */
@@ -469,6 +475,24 @@ uint64_t bake_free_mb(const struct store *s);
 
 /* What a person named and is not there becomes ERR_INPUT with the hint; others stay. */
 int run_blame_input(struct err *e, const char *hint);
+
+/* ---- Recipe providers (provider.c) ------------------------------------------------------------ */
+
+struct provider_options {
+    const char *command; /* for sh; with {}, once for each task, else once for all */
+    const struct task_set *set;
+    const bool *marks; /* entries of the set that are selected */
+    const struct cancel *cancel;
+};
+struct provider;
+int provider_open(struct provider **out, const struct provider_options *o, struct err *e) MUST_USE;
+void provider_free(struct provider *p);
+DEFINE_AUTO(provider, provider_free)
+#define AUTO_PROVIDER CLEANUP(provider_free_auto_)
+/* Gives a task, which was read, the image, user, size, recipe and alias that it is told. */
+int provider_apply(const struct provider *p, struct baking *b, struct err *e) MUST_USE;
+/* Says so where a provider's alias is another than the rule's. */
+void provider_compare_alias(const struct baking *b, const char *ours);
 
 /* For the scheduler (task.c): the first lane of a task, its work in the lane it is in, its end when
  * the run was told to stop. */

@@ -14,7 +14,8 @@
 struct regions {
     struct block_map *const *maps;
     size_t count;
-    uint64_t *starts; /* one more than there are regions; from the first one on, then on the disk */
+    const uint64_t *starts; /* from the first one on; one more than there are regions */
+    uint64_t base;          /* find_base: where they begin on the disk */
 };
 
 void push_plan_fini(struct push_plan *p)
@@ -57,12 +58,13 @@ static bool is_used(const struct block_map *disk, const struct block_map *region
 }
 
 /* Where the first region starts: a power of two (ext4_data_start). False: nowhere on this disk. */
-static bool find_base(const struct block_map *disk, const struct regions *r, uint64_t *base)
+static bool find_base(const struct block_map *disk, struct regions *r)
 {
     uint64_t size = block_map_virtual_size(disk);
-    for (*base = EXT4_DATA_START; *base < size && size - *base >= r->starts[r->count]; *base *= 2) {
+    for (r->base = EXT4_DATA_START; r->base < size && size - r->base >= r->starts[r->count];
+         r->base *= 2) {
         for (size_t i = 0; i < r->count; i++) {
-            if (is_used(disk, r->maps[i], *base + r->starts[i]))
+            if (is_used(disk, r->maps[i], r->base + r->starts[i]))
                 return true;
         }
     }
@@ -74,12 +76,12 @@ static int add_regions(struct push_plan *p, struct block_map *all, const struct 
                        size_t first, size_t end, struct err *e)
 {
     AUTO_BLOCK_MAP struct block_map *m = NULL;
-    int rc = block_map_new(&m, r->starts[end], e);
+    int rc = block_map_new(&m, r->base + r->starts[end], e);
     for (size_t i = first; rc == 0 && i < end; i++) {
         uint64_t size = block_map_virtual_size(r->maps[i]);
-        rc = block_map_copy_range(m, r->maps[i], 0, size, r->starts[i], e);
+        rc = block_map_copy_range(m, r->maps[i], 0, size, r->base + r->starts[i], e);
         if (rc == 0)
-            rc = block_map_copy_range(all, r->maps[i], 0, size, r->starts[i], e);
+            rc = block_map_copy_range(all, r->maps[i], 0, size, r->base + r->starts[i], e);
     }
     if (rc == 0)
         rc = block_map_finish(m, e);
@@ -90,16 +92,13 @@ static int add_regions(struct push_plan *p, struct block_map *all, const struct 
 
 /* Layers of all regions that the disk uses. Of more than can be stacked, the upper ones share one. */
 static int add_lower_layers(struct push_plan *p, struct block_map *all,
-                            const struct block_map *disk, const struct regions *r, struct err *e)
+                            const struct block_map *disk, struct regions *r, struct err *e)
 {
-    uint64_t base = 0;
     int rc = 0;
-    if (!find_base(disk, r, &base))
+    if (!find_base(disk, r))
         return 0;
-    for (size_t i = 0; i <= r->count; i++)
-        r->starts[i] += base;
     for (size_t i = 0; rc == 0 && i < r->count; i++) {
-        if (!is_used(disk, r->maps[i], r->starts[i]))
+        if (!is_used(disk, r->maps[i], r->base + r->starts[i]))
             continue;
         bool last = p->count == OVERLAYBD_LAYERS_MAX - 2;
         rc = add_regions(p, all, r, i, last ? r->count : i + 1, e);
@@ -130,7 +129,7 @@ int push_plan_make(struct push_plan *out, const struct block_map *disk,
     AUTO_BLOCK_MAP struct block_map *all = NULL;
     AUTO_FREE uint64_t *starts = mem_array(region_count + 1, sizeof(*starts));
     struct push_plan p = {.layers = mem_array(OVERLAYBD_LAYERS_MAX, sizeof(*p.layers))};
-    struct regions r = {regions, region_count, starts};
+    struct regions r = {.maps = regions, .count = region_count, .starts = starts};
     int rc =
         starts && p.layers ? find_starts(starts, regions, region_count, e) : err_nomem(e, "layers");
     if (rc == 0)

@@ -5,6 +5,7 @@
  */
 #include "bake/pipeline.h"
 #include "bake/push.h"
+#include "bake/smoke.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -130,15 +131,31 @@ static int make_steps(struct server_steps *s, const struct baking *b, struct err
     int rc = add_step(s, "USER", user, NULL, e);
     for (size_t i = 0; rc == 0 && i < b->task->env_count; i++)
         rc = add_step(s, "ENV", b->task->env[i].name, b->task->env[i].value, e);
-    for (size_t i = 0; rc == 0 && i < b->run->recipe->step_count; i++)
-        rc = add_recipe_step(s, &b->run->recipe->steps[i], e);
+    for (size_t i = 0; rc == 0 && i < b->recipe->step_count; i++)
+        rc = add_recipe_step(s, &b->recipe->steps[i], e);
     return rc;
 }
 
-static int server_register(struct baking *b, const struct template *t, struct err *e)
+/* For e2b_template.verify. */
+static int smoke_registered(void *ctx, const char *alias, struct err *e)
+{
+    struct baking *b = ctx;
+    AUTO_FREE char *command = smoke_command(&b->recipe->ready);
+    if (!command)
+        return err_nomem(e, "ready check");
+    struct e2b_smoke smoke = {.alias = alias, .command = command};
+    struct e2b_smoke_result result;
+    if (e2b_smoke(b->run->server, &smoke, &result, e) < 0)
+        return err_in(e, "trying it out (%s)", smoke_stage_name(result.stage));
+    baking_output(b, "tried out in a sandbox");
+    return 0;
+}
+
+static int server_register(struct baking *b, const struct template *t, bool replace, struct err *e)
 {
     struct server_steps steps = {0};
     struct e2b_result result = {0};
+    char key[DIGEST_TEXT_MAX];
     bool from_push = b->result->pushed && b->run->options->builder != BUILDER_SERVER;
     if (!from_push && image_is_local(b->image)) {
         err_set(e, ERR_UNSUPPORTED, "template server: it cannot read %s", b->task->image);
@@ -146,7 +163,7 @@ static int server_register(struct baking *b, const struct template *t, struct er
     }
     int rc = from_push ? 0 : make_steps(&steps, b, e);
     if (rc == 0) {
-        const struct recipe *recipe = b->run->recipe;
+        const struct recipe *recipe = b->recipe;
         struct e2b_template wanted = {
             .alias = t->alias,
             .from_image = from_push ? b->result->pushed : b->task->image,
@@ -157,7 +174,10 @@ static int server_register(struct baking *b, const struct template *t, struct er
                 recipe->ready.kind == RECIPE_READY_COMMAND ? recipe->ready.command : NULL,
             .cpus = t->cpus,
             .memory_mb = t->memory_mb,
-            .force = b->run->options->force,
+            .force = replace,
+            .revision = digest_hex(&t->key, key),
+            .verify = b->run->options->smoke ? smoke_registered : NULL,
+            .verify_ctx = b,
         };
         rc = e2b_register(b->run->server, &wanted, baking_output, b, &result, e);
     }
@@ -176,12 +196,28 @@ static int push_disk(struct baking *b, const struct template *t, struct err *e)
     return rc;
 }
 
+/* True if the alias stood for a template of other inputs: an image moved under its tag keeps it. */
+static bool has_moved_on(struct baking *b, const struct template *t)
+{
+    struct err ignored = ERR_INIT;
+    AUTO_TEMPLATE struct template *old = NULL;
+    return template_load(&old, b->run->store, t->alias, &ignored) == 0 &&
+           strcmp(old->alias, t->alias) == 0 && !digest_equal(&old->key, &t->key);
+}
+
+/*
+ * The catalog is last where the server has an older template: until it has the new one, the next run
+ * must see that there is something to replace.
+ */
 int register_template(struct baking *b, const struct template *t, struct err *e)
 {
-    int rc = catalog_put(b->run->store, t->alias, t->task, &t->key, &t->record, e);
+    bool moved = b->run->server && has_moved_on(b, t);
+    int rc = moved ? 0 : catalog_put(b->run->store, t->alias, t->task, &t->key, &t->record, e);
     if (rc == 0 && b->run->push)
         rc = push_disk(b, t, e);
     if (rc == 0 && b->run->server)
-        rc = server_register(b, t, e);
+        rc = server_register(b, t, moved || b->run->options->force, e);
+    if (rc == 0 && moved)
+        rc = catalog_put(b->run->store, t->alias, t->task, &t->key, &t->record, e);
     return rc;
 }

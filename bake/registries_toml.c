@@ -19,11 +19,6 @@
 
 enum { HOSTS_MAX = 1000 };
 
-static int fail(const char *path, const struct toml *at, struct err *e, const char *what)
-{
-    return err_set(e, ERR_INPUT, "%s:%u:%u: %s", path, toml_line(at), toml_column(at), what);
-}
-
 /* A text of a table; *out is NULL when there is none. */
 static int get_text(const char **out, const char *path, const struct toml *table, const char *key,
                     struct err *e)
@@ -35,10 +30,10 @@ static int get_text(const char **out, const char *path, const struct toml *table
     if (!value)
         return 0;
     if (toml_type(value) != TOML_STRING)
-        return fail(path, value, e, "this must be a text");
+        return toml_fail(value, path, ERR_INPUT, e, "this must be a text");
     const char *text = toml_string(value, &len);
     if (len == 0 || strlen(text) != len)
-        return fail(path, value, e, "this must be a text");
+        return toml_fail(value, path, ERR_INPUT, e, "this must be a text");
     *out = text;
     return 0;
 }
@@ -49,7 +44,7 @@ static int get_bool(bool *out, const char *path, const struct toml *table, const
     const struct toml *value = toml_get(table, key);
 
     if (value && toml_type(value) != TOML_BOOL)
-        return fail(path, value, e, "this must be true or false");
+        return toml_fail(value, path, ERR_INPUT, e, "this must be true or false");
     *out = value && toml_bool(value);
     return 0;
 }
@@ -66,7 +61,7 @@ static int get_tables(const struct toml **out, const char *path, const struct to
     bool tables = toml_type(value) == TOML_ARRAY;
     for (size_t i = 0; tables && i < toml_length(value); i++)
         tables = toml_type(toml_at(value, i)) == TOML_TABLE;
-    return tables ? 0 : fail(path, value, e, "this must be a list of tables");
+    return tables ? 0 : toml_fail(value, path, ERR_INPUT, e, "this must be a list of tables");
 }
 
 /* Takes over `url`. */
@@ -80,7 +75,7 @@ static int add_mirror(struct registry_host *host, const char *path, const struct
     if (!held)
         return err_nomem(e, path);
     if (registry_mirror_check(held, &reason) < 0)
-        return fail(path, at, e, reason.text);
+        return toml_fail(at, path, ERR_INPUT, e, "%s", reason.text);
     int rc = mem_grow(&host->mirrors, &capacity, host->mirror_count + 1, sizeof(*host->mirrors), e);
     if (rc < 0)
         return rc;
@@ -122,10 +117,10 @@ static int conf_mirror(struct registry_host *host, const char *path, const struc
         get_text(&pull, path, t, "pull-from-mirror", e) < 0)
         return -(int)e->class;
     if (!location)
-        return fail(path, t, e, "the mirror has no location");
+        return toml_fail(t, path, ERR_INPUT, e, "the mirror has no location");
     if (pull && strcmp(pull, "tag-only") == 0)
-        return fail(path, toml_get(t, "pull-from-mirror"), e,
-                    "mirrors for tags alone are not supported");
+        return toml_fail(toml_get(t, "pull-from-mirror"), path, ERR_INPUT, e,
+                         "mirrors for tags alone are not supported");
     digests_only = digests_only || (pull && strcmp(pull, "digest-only") == 0);
     return add_mirror(host, path, t, location_url(location, insecure), digests_only, e);
 }
@@ -149,7 +144,7 @@ static int conf_registry(struct registry_network *n, const char *path, const str
         get_tables(&mirrors, path, t, "mirror", e) < 0)
         return -(int)e->class;
     if (!prefix && !location)
-        return fail(path, t, e, "the registry has neither prefix nor location");
+        return toml_fail(t, path, ERR_INPUT, e, "the registry has neither prefix nor location");
     if (add_host(n, &host, prefix ? prefix : location, e) < 0)
         return -(int)e->class;
     host->plain_http = insecure;
@@ -173,8 +168,8 @@ int registries_read_conf(struct registry_network *n, const char *path, const str
     if (get_tables(&list, path, document, "registry", e) < 0)
         return -(int)e->class;
     if (toml_get(document, "registries"))
-        return fail(path, toml_get(document, "registries"), e,
-                    "version 1 of the format is not supported");
+        return toml_fail(toml_get(document, "registries"), path, ERR_INPUT, e,
+                         "version 1 of the format is not supported");
     for (size_t i = 0; list && i < toml_length(list); i++) {
         int rc = conf_registry(n, path, toml_at(list, i), e);
         if (rc < 0)
@@ -206,7 +201,7 @@ static int take_ca(struct registry_mirror *m, const char *path, const struct tom
         return 0;
     const char *file = toml_string(ca, NULL);
     if (!file)
-        return fail(path, ca, e, "this must be the name of a file");
+        return toml_fail(ca, path, ERR_INPUT, e, "this must be the name of a file");
     int directory_len = (int)(strrchr(path, '/') ? strrchr(path, '/') - path : 0);
     m->ca_file = file[0] == '/' || directory_len == 0
                      ? mem_strdup(file)
@@ -232,10 +227,10 @@ static int hosts_mirror(struct registry_host *host, const char *path, const char
     bool skip_verify = false;
 
     if (toml_type(t) != TOML_TABLE)
-        return fail(path, t, e, "this must be a table");
+        return toml_fail(t, path, ERR_INPUT, e, "this must be a table");
     const struct toml *can = toml_get(t, "capabilities");
     if (can && toml_type(can) != TOML_ARRAY)
-        return fail(path, can, e, "this must be a list");
+        return toml_fail(can, path, ERR_INPUT, e, "this must be a list");
     if (get_bool(&override_path, path, t, "override_path", e) < 0 ||
         get_bool(&skip_verify, path, t, "skip_verify", e) < 0)
         return -(int)e->class;
@@ -270,7 +265,7 @@ int registries_read_hosts(struct registry_network *n, const char *path, const ch
     if (get_text(&server, path, document, "server", e) < 0)
         return -(int)e->class;
     if (hosts && toml_type(hosts) != TOML_TABLE)
-        return fail(path, hosts, e, "this must be a table");
+        return toml_fail(hosts, path, ERR_INPUT, e, "this must be a table");
     if (add_host(n, &host, strcmp(name, "_default") == 0 ? "*" : name, e) < 0)
         return -(int)e->class;
     for (size_t i = 0; hosts && i < toml_length(hosts); i++) {

@@ -110,6 +110,17 @@ static struct claim *find_or_add(struct remote_claims *c, const char *path)
 
 /* ---- Renewal ---- */
 
+/* An answer that was lost makes our own write look like someone else's: what is there tells. */
+static bool is_ours(struct remote_claims *c, const char *path, struct object_version *version)
+{
+    AUTO_BUF struct buf there;
+    struct err ignored = ERR_INIT;
+    int64_t lease_ms;
+    buf_init(&there, CLAIM_SIZE_MAX);
+    return object_get(c->objects, path, 0, &there, version, &ignored) == 0 &&
+           decode(&there, c, &lease_ms);
+}
+
 static int renew(struct remote_claims *c, struct claim *claim, struct err *e)
 {
     AUTO_BUF struct buf body;
@@ -118,6 +129,10 @@ static int renew(struct remote_claims *c, struct claim *claim, struct err *e)
     struct object_version version = claim->version;
     if (rc == 0)
         rc = object_put(c->objects, claim->path, &body, OBJECT_SAME, &version, e);
+    if (rc == -ERR_BUSY && is_ours(c, claim->path, &version)) {
+        err_clear(e);
+        rc = 0;
+    }
     if (rc == 0) {
         claim->version = version;
         claim->beat++;
@@ -203,8 +218,9 @@ int remote_claims_new(struct remote_claims **out, struct object_store *objects, 
     pthread_cond_init(&c->changed, &attributes);
     pthread_condattr_destroy(&attributes);
     int rc = make_owner(c, e);
-    if (rc == 0 && pthread_create(&c->renewer, NULL, renewer, c) != 0)
-        rc = err_sys(e, "starting a thread");
+    int sys = rc == 0 ? pthread_create(&c->renewer, NULL, renewer, c) : 0;
+    if (sys != 0)
+        rc = err_sysno(e, sys, "starting a thread for claims");
     c->renewing = rc == 0;
     if (rc < 0) {
         remote_claims_free(c);

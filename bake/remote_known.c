@@ -4,10 +4,13 @@
 #include <string.h>
 
 #include "bake/remote_internal.h"
+#include "base/hash.h"
 #include "base/mem.h"
 
 struct remote_known {
     pthread_mutex_t lock;
+    struct hash_key
+        key; /* digests come from the far end, which may choose them so that they collide */
     struct remote_place *places; /* algorithm 0: free */
     size_t capacity;             /* a power of two */
     size_t count;
@@ -23,12 +26,12 @@ int remote_known_new(struct remote_known **out, struct err *e)
     pthread_mutex_init(&k->lock, NULL);
     k->capacity = FIRST_CAPACITY;
     k->places = mem_array(k->capacity, sizeof(*k->places));
-    if (!k->places) {
+    int rc = k->places ? hash_key_draw(&k->key, e) : err_nomem(e, "remote store");
+    if (rc < 0)
         remote_known_free(k);
-        return err_nomem(e, "remote store");
-    }
-    *out = k;
-    return 0;
+    else
+        *out = k;
+    return rc;
 }
 
 void remote_known_free(struct remote_known *k)
@@ -41,12 +44,10 @@ void remote_known_free(struct remote_known *k)
 }
 
 /* Where the digest is, or would go. */
-static struct remote_place *slot_of(struct remote_place *places, size_t capacity,
-                                    const struct digest *d)
+static struct remote_place *slot_of(const struct remote_known *k, struct remote_place *places,
+                                    size_t capacity, const struct digest *d)
 {
-    uint64_t hash;
-    memcpy(&hash, d->bytes, sizeof(hash));
-    size_t at = (size_t)hash & (capacity - 1);
+    size_t at = (size_t)hash_bytes(&k->key, 0, d->bytes, DIGEST_SHA256_LEN) & (capacity - 1);
     while (places[at].chunk.algorithm && !digest_equal(&places[at].chunk, d))
         at = (at + 1) & (capacity - 1);
     return &places[at];
@@ -55,7 +56,7 @@ static struct remote_place *slot_of(struct remote_place *places, size_t capacity
 bool remote_known_find(struct remote_known *k, const struct digest *d, struct remote_place *out)
 {
     pthread_mutex_lock(&k->lock);
-    const struct remote_place *slot = slot_of(k->places, k->capacity, d);
+    const struct remote_place *slot = slot_of(k, k->places, k->capacity, d);
     bool found = slot->chunk.algorithm != 0;
     if (found && out)
         *out = *slot;
@@ -72,7 +73,7 @@ static int grow(struct remote_known *k, struct err *e)
         return err_nomem(e, "remote store");
     for (size_t i = 0; i < k->capacity; i++) {
         if (k->places[i].chunk.algorithm)
-            *slot_of(bigger, k->capacity * 2, &k->places[i].chunk) = k->places[i];
+            *slot_of(k, bigger, k->capacity * 2, &k->places[i].chunk) = k->places[i];
     }
     free(k->places);
     k->places = bigger;
@@ -85,7 +86,7 @@ int remote_known_add(struct remote_known *k, const struct remote_place *place, s
     pthread_mutex_lock(&k->lock);
     int rc = grow(k, e);
     if (rc == 0) {
-        struct remote_place *slot = slot_of(k->places, k->capacity, &place->chunk);
+        struct remote_place *slot = slot_of(k, k->places, k->capacity, &place->chunk);
         if (!slot->chunk.algorithm) {
             *slot = *place;
             k->count++;

@@ -419,7 +419,7 @@ static int add_table(struct making *m, struct err *e)
 {
     struct oci_remote *o = m->oci;
     AUTO_BUF struct buf bytes;
-    struct digest digest;
+    struct digest digest = {0};
     uint32_t used = 0;
     pthread_mutex_lock(&o->lock);
     size_t known = o->pack_count;

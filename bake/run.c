@@ -24,7 +24,7 @@ enum {
     GUEST_MEMORY_DEFAULT_MB = 2048,
     JOBS_MAX = 64,
     NETWORK_DEFAULT = 16,
-    SERVER_DEFAULT = 8,
+    SERVER_DEFAULT = 4,
     RETRIES_MIN = 4 /* of the whole run; more with many tasks */
 };
 
@@ -72,8 +72,10 @@ static int open_server(struct run *run, struct err *e)
         log_event(LOG_WARN, "bake", "offline: nothing is registered at %s", o->e2b_api_url);
         return 0;
     }
-    struct e2b_options server = {
-        .api_url = o->e2b_api_url, .api_key = o->e2b_api_key, .cancel = o->cancel};
+    struct e2b_options server = {.api_url = o->e2b_api_url,
+                                 .api_key = o->e2b_api_key,
+                                 .sandbox_url = o->e2b_sandbox_url,
+                                 .cancel = o->cancel};
     return e2b_new(&run->server, &server, e);
 }
 
@@ -149,9 +151,15 @@ static void run_close(struct run *run)
     remote_close(run->remote);
     push_close(run->push);
     e2b_free(run->server);
-    for (size_t i = 0; i < run->count; i++)
-        task_free(run->bakings[i].task);
+    for (size_t i = 0; i < run->count; i++) {
+        struct baking *b = &run->bakings[i];
+        task_free(b->task);
+        recipe_free(b->own_recipe);
+        json_free(b->own_recipe_json);
+        free(b->given_alias);
+    }
     free(run->bakings);
+    provider_free(run->provider);
     task_set_free(run->set);
     pins_free(run->pins);
     history_free(run->history);

@@ -88,9 +88,9 @@ static int select_entries(struct run *run, bool *marks, struct err *e)
 
 /* ---- Reading ---- */
 
-static int find_alias(struct run *run, struct baking *b, struct err *e)
+static int find_alias(struct baking *b, struct err *e)
 {
-    const struct recipe *r = run->recipe;
+    const struct recipe *r = b->recipe;
     AUTO_FREE const char **commands = mem_array(r->step_count, sizeof(*commands));
     if (!commands)
         return err_nomem(e, "task");
@@ -102,9 +102,15 @@ static int find_alias(struct run *run, struct baking *b, struct err *e)
     char *alias = NULL;
     int rc =
         template_alias(&alias, b->task, b->task->user ? b->task->user : "root", commands, count, e);
-    if (rc == 0)
-        b->result->alias = alias;
-    return rc;
+    if (rc < 0)
+        return rc;
+    provider_compare_alias(b, alias);
+    if (b->given_alias) {
+        free(alias);
+        alias = MOVE(b->given_alias);
+    }
+    b->result->alias = alias;
+    return 0;
 }
 
 /* An error of the task alone stays in its result. */
@@ -114,15 +120,18 @@ static int add_task(struct run *run, struct bake_report *out, struct task_entry 
     struct bake_task_result *r = &out->results[out->count];
     struct baking *b = &run->bakings[out->count];
     *r = (struct bake_task_result){.task = mem_strdup(entry->name), .err = ERR_INIT};
-    *b = (struct baking){.run = run, .result = r};
+    *b = (struct baking){
+        .run = run, .result = r, .recipe = run->recipe, .recipe_json = run->recipe_json};
     if (!r->task)
         return err_nomem(e, "task list");
     out->count++;
     int64_t start_ms = clock_ms();
     int rc = read_task(entry, &r->err);
     b->task = MOVE(entry->task);
+    if (rc == 0 && run->provider)
+        rc = provider_apply(run->provider, b, &r->err);
     if (rc == 0)
-        rc = find_alias(run, b, &r->err);
+        rc = find_alias(b, &r->err);
     if (rc == 0) {
         r->image = mem_strdup(b->task->image);
         rc = r->image ? 0 : err_nomem(&r->err, "task");
@@ -200,6 +209,15 @@ int run_choose_tasks(struct run *run, struct bake_report *out, struct err *e)
     size_t count = 0;
     for (size_t i = 0; i < run->set->count; i++)
         count += marks[i];
+    if (run->options->recipe_from && count > 0) {
+        const struct provider_options asked = {.command = run->options->recipe_from,
+                                               .set = run->set,
+                                               .marks = marks,
+                                               .cancel = run->options->cancel};
+        rc = provider_open(&run->provider, &asked, e);
+        if (rc < 0)
+            return rc;
+    }
     out->results = mem_array(count + 1, sizeof(*out->results));
     run->bakings = mem_array(count + 1, sizeof(*run->bakings));
     if (!out->results || !run->bakings)

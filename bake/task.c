@@ -37,7 +37,7 @@ static int look_up(struct baking *b, struct err *e)
 {
     struct key_inputs in = {.task = b->task,
                             .image = b->image,
-                            .recipe = b->run->recipe_json,
+                            .recipe = b->recipe_json,
                             .room = &b->run->machines};
     bool found = false;
     int rc = template_key(&b->key, &in, e);

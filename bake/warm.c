@@ -151,7 +151,7 @@ static void describe_task(struct json *document, const struct baking *b,
     json_set(document, "task", json_new_string(b->task->name));
     json_set(document, "image", json_new_string(b->task->image));
     json_set(document, "manifest", json_digest(&b->image->manifest.digest));
-    json_set(document, "recipe", json_clone(b->run->recipe_json));
+    json_set(document, "recipe", json_clone(b->recipe_json));
     json_set(document, "cpus", json_new_integer(o->cpus));
     json_set(document, "memory_mb", json_new_integer((int64_t)o->memory_mb));
     json_set(document, "storage_mb", json_new_integer((int64_t)b->task->storage_mb));
@@ -161,7 +161,7 @@ static void describe_task(struct json *document, const struct baking *b,
     json_set(document, "kernel", json_digest(&room->kernel.digest));
     json_set(document, "created",
              json_new_string(clock_print(clock_wall_ns() / 1000000000, created)));
-    json_set(document, "ready", ready_encode(&b->run->recipe->ready));
+    json_set(document, "ready", ready_encode(&b->recipe->ready));
 }
 
 /* Steps, start, ready in a booted guest, then its snapshot. */
@@ -170,7 +170,7 @@ static int warm_guest(struct baking *b, struct guest *g, const struct block_map 
 {
     struct guest_context context = {0};
     struct output_tap tap = {.line = baking_output, .ctx = b};
-    const struct recipe *recipe = b->run->recipe;
+    const struct recipe *recipe = b->recipe;
     uint64_t process = 0;
     int rc = initial_context(&context, &b->image->config, b->task, e);
     baking_stage(b, STAGE_STEPS);
@@ -200,7 +200,7 @@ int warm_task(struct baking *b, const struct block_map *disk, const struct diges
         .disk = disk,
         .cpus = b->task->cpus,
         .memory_mb = b->task->memory_mb,
-        .network = b->task->allow_internet && b->run->recipe->network == RECIPE_NETWORK_USER,
+        .network = b->task->allow_internet && b->recipe->network == RECIPE_NETWORK_USER,
     };
     AUTO_JSON struct json *j = json_new_object();
     json_set(j, "format", json_new_integer(FORMAT_VERSION));

@@ -69,13 +69,13 @@ static int compare(struct baking *b, const struct template *t, struct buf *out, 
     char kernel[DIGEST_TEXT_MAX];
     digest_print(&b->image->manifest.digest, manifest);
     digest_print(&run->machines.kernel.digest, kernel);
-    const bool network = b->task->allow_internet && run->recipe->network == RECIPE_NETWORK_USER;
+    const bool network = b->task->allow_internet && b->recipe->network == RECIPE_NETWORK_USER;
     const struct {
         const char *name;
         bool same;
     } inputs[] = {
         {"image", same_text(d, "manifest", manifest)},
-        {"recipe", same_json(json_member(d, "recipe"), run->recipe_json)},
+        {"recipe", same_json(json_member(d, "recipe"), b->recipe_json)},
         {"cpus", same_number(d, "cpus", b->task->cpus)},
         {"memory", same_number(d, "memory_mb", b->task->memory_mb)},
         {"storage", same_number(d, "storage_mb", b->task->storage_mb)},

@@ -249,6 +249,10 @@ int store_put_chunk(struct store *s, const void *data, size_t len, struct digest
 static void discard_damaged(struct store *s, const char *path, int fd)
 {
     struct stat seen, now;
+    struct err ignored = ERR_INIT;
+    AUTO_FD int lock = -1; /* so that nobody puts a good one there between look and deed */
+    if (store_sweep_begin(&lock, s, &ignored) < 0)
+        return;
     if (fstat(fd, &seen) == 0 && fstatat(store_dir(s), path, &now, AT_SYMLINK_NOFOLLOW) == 0 &&
         seen.st_dev == now.st_dev && seen.st_ino == now.st_ino)
         unlinkat(store_dir(s), path, 0); /* a store that may not be written keeps it */

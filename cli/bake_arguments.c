@@ -23,7 +23,7 @@ void bake_arguments_fini(struct bake_arguments *a)
     free(a->update_names.items);
     free(a->recipe_path);
     image_arguments_fini(&a->images);
-    free(a->api_key);
+    server_access_fini(&a->server);
 }
 
 /* ---- What options take ---- */
@@ -322,6 +322,20 @@ static int check_builder(const struct bake_arguments *a, struct err *e)
     return err_hint(e, "the template server gets the disk from there");
 }
 
+static int take_recipe_from(void *arguments, const char *value, struct err *e UNUSED)
+{
+    struct bake_arguments *a = arguments;
+    a->bake.recipe_from = value;
+    return 0;
+}
+
+static int take_smoke(void *arguments, const char *value UNUSED, struct err *e UNUSED)
+{
+    struct bake_arguments *a = arguments;
+    a->bake.smoke = true;
+    return 0;
+}
+
 const struct option_row bake_option_rows[] = {
     {NULL, NULL, "Tasks, from one of:", NULL},
     {"tasks-dir", "DIR", "directories that hold a task.toml, at any depth", take_tasks_dir},
@@ -347,13 +361,19 @@ const struct option_row bake_option_rows[] = {
      "share layers and templates with other bakers through this store\n"
      "(default: $TB2_BAKE_REMOTE; 'tb2-bake remote --help' has the URLs)",
      take_remote},
+    {"recipe-from", "CMD",
+     "ask CMD what tasks are built from, as JSON; with {}, once for each\n"
+     "task's directory, else once for all",
+     take_recipe_from},
     {"jobs", "N", "disks made, and machines, at once (default: from cores and memory)", take_jobs},
     {"vm-jobs", "N", "machines at once", take_vm_jobs},
     {"vm-memory", "MB", "memory of all machines together (default: 3/4 of this one's)",
      take_memory},
     {"net-jobs", "N", "requests to registries, and transfers, at once (default: 16)",
      take_net_jobs},
-    {"server-jobs", "N", "builds on the template server at once (default: 8)", take_server_jobs},
+    {"smoke", NULL, "try each template out on the template server; what fails is taken back",
+     take_smoke},
+    {"server-jobs", "N", "builds on the template server at once (default: 4)", take_server_jobs},
     {"push", "REPOSITORY",
      "push each template's disk there, under its alias, as 'tb2-bake push' does", take_push},
     {"builder", "WHO",
@@ -390,34 +410,17 @@ int bake_arguments_find_recipe(struct bake_arguments *a, struct err *e)
     return err_hint(e, "tb2 and demo are; a file of your own needs a path: --recipe ./my.yaml");
 }
 
-/* The key from the environment or a file, as the SDKs of the server read it. */
-static int find_api_key(struct bake_arguments *a, struct err *e)
+static int find_server(struct bake_arguments *a, struct err *e)
 {
-    a->bake.e2b_api_url = getenv("E2B_API_URL");
-    if (!a->bake.e2b_api_url || !*a->bake.e2b_api_url) {
-        a->bake.e2b_api_url = NULL;
-        return 0;
+    int rc = server_access_find(&a->server, false, e);
+    a->bake.e2b_api_url = a->server.api_url;
+    a->bake.e2b_api_key = a->server.api_key;
+    a->bake.e2b_sandbox_url = a->server.sandbox_url;
+    if (rc == 0 && a->bake.smoke && !a->server.api_url) {
+        err_set(e, ERR_INPUT, "--smoke needs a template server");
+        return err_hint(e, "set E2B_API_URL");
     }
-    const char *key = getenv("E2B_API_KEY");
-    const char *file = getenv("E2B_API_KEY_FILE");
-    const char *home = getenv("HOME");
-    if (key && *key) {
-        a->api_key = mem_strdup(key);
-    } else {
-        AUTO_FREE char *path = file && *file
-                                   ? mem_strdup(file)
-                                   : mem_printf("%s/.config/e2b/api_key", home ? home : "");
-        AUTO_BUF struct buf text;
-        buf_init(&text, 4096);
-        int rc = path ? file_read(AT_FDCWD, path, &text, e) : err_nomem(e, "API key");
-        if (rc < 0) {
-            err_in(e, "API key of the template server");
-            return err_hint(e, "set E2B_API_KEY, or E2B_API_KEY_FILE to a file that holds it");
-        }
-        a->api_key = mem_strndup(buf_text(&text), strcspn(buf_text(&text), " \t\r\n"));
-    }
-    a->bake.e2b_api_key = a->api_key;
-    return a->api_key ? 0 : err_nomem(e, "API key");
+    return rc;
 }
 
 int bake_arguments_select(struct bake_arguments *a, struct err *e)
@@ -456,12 +459,9 @@ static int check_pins(struct bake_arguments *a, struct err *e)
     return 0;
 }
 
-int bake_arguments_parse(struct bake_arguments *a, struct parsing *p, int argc, char **argv,
-                         struct err *e)
+/* After the options. */
+static int settle(struct bake_arguments *a, int argc, char **argv, struct err *e)
 {
-    int rc = options_parse(p, a, argc, argv, e);
-    if (rc < 0 || p->status >= 0)
-        return rc;
     if (optind < argc) {
         err_set(e, ERR_INPUT, "'%s' is not expected here", argv[optind]);
         return is_command(argv[optind])
@@ -469,7 +469,7 @@ int bake_arguments_parse(struct bake_arguments *a, struct parsing *p, int argc, 
                    : -ERR_INPUT;
     }
     a->bake.remote_url = remote_url(a->bake.remote_url);
-    rc = check_pins(a, e);
+    int rc = check_pins(a, e);
     if (rc == 0)
         rc = check_builder(a, e);
     if (rc == 0)
@@ -479,6 +479,16 @@ int bake_arguments_parse(struct bake_arguments *a, struct parsing *p, int argc, 
     if (rc == 0)
         rc = remote_lease(&a->bake.remote_lease_ms, e);
     if (rc == 0)
-        rc = find_api_key(a, e);
+        rc = find_server(a, e);
     return rc;
+}
+
+int bake_arguments_parse(struct bake_arguments *a, const struct command *c,
+                         struct global_options *g, int argc, char **argv)
+{
+    struct err e = ERR_INIT;
+    int status = options_read(c, g, a, argc, argv);
+    if (status >= 0)
+        return status;
+    return settle(a, argc, argv, &e) < 0 ? report_error(&e) : -1;
 }

@@ -5,6 +5,7 @@
 
 #include "cli/cmd.h"
 #include "cli/image_arguments.h"
+#include "cli/server_access.h"
 
 struct bake_arguments {
     struct image_arguments images;
@@ -18,15 +19,15 @@ struct bake_arguments {
     struct text_list owned; /* texts that the lists point into */
     const char *recipe;
     char *recipe_path;
-    char *api_key;
+    struct server_access server;
 };
 
 /* One row per option: a new one needs nothing else but the function that takes it. */
 extern const struct option_row bake_option_rows[];
 
-/* Reads the whole line, as options_parse does. The command has bake_option_rows. */
-int bake_arguments_parse(struct bake_arguments *a, struct parsing *p, int argc, char **argv,
-                         struct err *e) MUST_USE;
+/* Reads the whole line of a command that has bake_option_rows; returns as options_read. */
+int bake_arguments_parse(struct bake_arguments *a, const struct command *c,
+                         struct global_options *g, int argc, char **argv) MUST_USE;
 void bake_arguments_fini(struct bake_arguments *a);
 
 /* For commands whose arguments begin with a struct bake_arguments. */

@@ -72,13 +72,8 @@ static int bake(struct bake_arguments *a, struct global_options *g)
 static int run(struct global_options *g, int argc, char **argv)
 {
     struct bake_arguments a = {0};
-    struct err e = ERR_INIT;
-    struct parsing p = {.command = &command_bake, .globals = g};
-    int rc = bake_arguments_parse(&a, &p, argc, argv, &e);
-    int status = p.status;
-    if (rc < 0)
-        status = report_error(&e);
-    else if (status < 0)
+    int status = bake_arguments_parse(&a, &command_bake, g, argc, argv);
+    if (status < 0)
         status = bake(&a, g);
     bake_arguments_fini(&a);
     return status;

@@ -265,13 +265,14 @@ static int replay(struct golden_arguments *a, struct global_options *g)
     return t.failed + t.errors > 0 ? EXIT_SOME_FAILED : EXIT_ALL_READY;
 }
 
-static int read_line(struct golden_arguments *a, struct parsing *p, int argc, char **argv,
-                     struct err *e)
+/* After the options. */
+static int settle(struct golden_arguments *a, const struct global_options *g, int argc, char **argv,
+                  struct err *e)
 {
-    int rc = options_parse(p, a, argc, argv, e);
-    for (; rc == 0 && p->status < 0 && optind < argc; optind++)
+    int rc = 0;
+    for (; rc == 0 && optind < argc; optind++)
         rc = take_tasks(a, argv[optind], e);
-    if (rc < 0 || p->status >= 0)
+    if (rc < 0)
         return rc;
     if (!a->tasks.bake.tasks.tasks_dir) {
         err_set(e, ERR_INPUT, "--tasks-dir is missing");
@@ -283,7 +284,7 @@ static int read_line(struct golden_arguments *a, struct parsing *p, int argc, ch
         a->golden.recipe_path = a->tasks.bake.recipe_path;
     }
     if (rc == 0 && !a->golden.output_dir) {
-        a->output_dir = mem_printf("%s/golden", p->globals->cache_dir);
+        a->output_dir = mem_printf("%s/golden", g->cache_dir);
         a->golden.output_dir = a->output_dir;
         rc = a->output_dir ? 0 : err_nomem(e, "output");
     }
@@ -294,12 +295,10 @@ static int run(struct global_options *g, int argc, char **argv)
 {
     struct golden_arguments a = {0};
     struct err e = ERR_INIT;
-    struct parsing p = {.command = &command_golden, .globals = g};
-    int rc = read_line(&a, &p, argc, argv, &e);
-    int status = p.status;
-    if (rc < 0)
+    int status = options_read(&command_golden, g, &a, argc, argv);
+    if (status < 0 && settle(&a, g, argc, argv, &e) < 0)
         status = report_error(&e);
-    else if (status < 0)
+    if (status < 0)
         status = replay(&a, g);
     free(a.known.items);
     free(a.env.items);

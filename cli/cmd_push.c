@@ -134,12 +134,9 @@ static int push_all(struct arguments *a, struct store *s, const struct global_op
 /* An exit status, or -1 to go on. */
 static int parse(struct arguments *a, struct global_options *g, int argc, char **argv)
 {
-    struct err e = ERR_INIT;
-    struct parsing p = {.command = &command_push, .globals = g};
-    if (options_parse(&p, a, argc, argv, &e) < 0)
-        return report_error(&e);
-    if (p.status >= 0)
-        return p.status;
+    int status = options_read(&command_push, g, a, argc, argv);
+    if (status >= 0)
+        return status;
     if (argc - optind < 2)
         return usage_error(&command_push, optind == argc ? "what is to be pushed, and where to?"
                                                          : "where to? A repository is missing");

@@ -13,7 +13,7 @@
 #include "base/err.h"
 
 struct event_writer;
-/* `out` is borrowed. */
+/* `to` is borrowed. */
 int event_writer_new(struct event_writer **out, FILE *to, struct err *e) MUST_USE;
 /* Takes the line (from malloc, without a newline) over. `passing`: may be dropped; what was dropped
  * is told by {"event": "dropped", "count": N} before the next line. Thread-safe. */

@@ -41,6 +41,9 @@ DEFINE_AUTO(toml, toml_free)
 enum toml_type toml_type(const struct toml *t);
 unsigned toml_line(const struct toml *t);   /* 1-based, where the value starts */
 unsigned toml_column(const struct toml *t); /* 1-based, in code points */
+/* Sets an error about a value of the document that `path` names: "path:line:column: …". */
+int toml_fail(const struct toml *t, const char *path, enum err_class class, struct err *e,
+              const char *fmt, ...) PRINTF_LIKE(5, 6);
 /* Table member, NULL when absent; name and value by position. All borrowed. */
 const struct toml *toml_get(const struct toml *table, const char *key);
 size_t toml_length(const struct toml *t); /* members or elements; 0 for scalars */

@@ -10,7 +10,6 @@
 #include "manifests/internal.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -37,20 +36,6 @@ struct reader {
     struct amount storage;
     const struct toml *internet_value;
 };
-
-static int value_fail(const struct reader *r, const struct toml *value, enum err_class class,
-                      struct err *e, const char *fmt, ...) PRINTF_LIKE(5, 6);
-
-static int value_fail(const struct reader *r, const struct toml *value, enum err_class class,
-                      struct err *e, const char *fmt, ...)
-{
-    char text[512];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof(text), fmt, args);
-    va_end(args);
-    return err_set(e, class, "%s:%u:%u: %s", r->path, toml_line(value), toml_column(value), text);
-}
 
 /* A string value as it may stand in a message. */
 static const char *show(const struct toml *value, char shown[TEXT_SHOW_MAX])
@@ -79,9 +64,9 @@ static int read_number(const struct reader *r, const char *key, const struct tom
     else if (toml_type(value) == TOML_FLOAT)
         number = toml_float(value);
     else
-        return value_fail(r, value, ERR_INPUT, e, "%s must be a number", key);
+        return toml_fail(value, r->path, ERR_INPUT, e, "%s must be a number", key);
     if (!(number >= 0 && number <= high))
-        return value_fail(r, value, ERR_INPUT, e, "%s must be from 0 to %.0f", key, high);
+        return toml_fail(value, r->path, ERR_INPUT, e, "%s must be from 0 to %.0f", key, high);
     *out = number;
     return 0;
 }
@@ -91,10 +76,10 @@ static int read_text(const struct reader *r, const char *key, const struct toml 
 {
     size_t len;
     if (toml_type(value) != TOML_STRING)
-        return value_fail(r, value, ERR_INPUT, e, "%s must be a string", key);
+        return toml_fail(value, r->path, ERR_INPUT, e, "%s must be a string", key);
     const char *text = toml_string(value, &len);
     if (strlen(text) != len)
-        return value_fail(r, value, ERR_INPUT, e, "%s holds a NUL character", key);
+        return toml_fail(value, r->path, ERR_INPUT, e, "%s holds a NUL character", key);
     *out = text;
     return 0;
 }
@@ -106,7 +91,7 @@ static int read_image(struct reader *r, const struct toml *value, struct err *e)
     if (rc < 0)
         return rc;
     if (text[strspn(text, " \t\r\n")] == '\0')
-        return value_fail(r, value, ERR_INPUT, e, "docker_image is empty");
+        return toml_fail(value, r->path, ERR_INPUT, e, "docker_image is empty");
     r->task->image = mem_strdup(text);
     return r->task->image ? 0 : err_nomem(e, "docker_image");
 }
@@ -119,8 +104,9 @@ static int read_cpus(struct reader *r, const struct toml *value, struct err *e)
         return read_number(r, "cpus", value, CPUS_MAX, &r->cpus, e);
     const char *text = toml_string(value, &len);
     if (!decimal_parse(text, len, &r->cpus) || r->cpus > CPUS_MAX)
-        return value_fail(r, value, ERR_INPUT, e, "cpus = \"%s\" must be a number from 0 to %d",
-                          show(value, shown), CPUS_MAX);
+        return toml_fail(value, r->path, ERR_INPUT, e,
+                         "cpus = \"%s\" must be a number from 0 to %d", show(value, shown),
+                         CPUS_MAX);
     return 0;
 }
 
@@ -128,9 +114,9 @@ static int read_amount_mb(struct reader *r, struct amount *a, const struct toml 
                           struct err *e)
 {
     if (toml_type(value) == TOML_STRING)
-        return value_fail(r, value, ERR_INPUT, e,
-                          "%s must be a number of megabytes; sizes with a unit go into %s",
-                          a->mb_key, a->text_key);
+        return toml_fail(value, r->path, ERR_INPUT, e,
+                         "%s must be a number of megabytes; sizes with a unit go into %s",
+                         a->mb_key, a->text_key);
     a->mb_value = value;
     return read_number(r, a->mb_key, value, SIZE_MB_MAX, &a->mb, e);
 }
@@ -142,18 +128,18 @@ static int read_amount_text(struct reader *r, struct amount *a, const struct tom
     char shown[TEXT_SHOW_MAX];
     const char *text = toml_type(value) == TOML_STRING ? toml_string(value, &len) : NULL;
     if (!text)
-        return value_fail(
-            r, value, ERR_INPUT, e,
+        return toml_fail(
+            value, r->path, ERR_INPUT, e,
             "%s must be a string with a unit, such as \"2G\"; plain megabytes go into %s",
             a->text_key, a->mb_key);
     if (!size_parse_mb(text, len, &a->text_mb))
-        return value_fail(r, value, ERR_INPUT, e,
-                          "%s = \"%s\" must be a number followed by K, M or G, such as \"2G\", "
-                          "\"1.5G\" or \"512M\"",
-                          a->text_key, show(value, shown));
+        return toml_fail(value, r->path, ERR_INPUT, e,
+                         "%s = \"%s\" must be a number followed by K, M or G, such as \"2G\", "
+                         "\"1.5G\" or \"512M\"",
+                         a->text_key, show(value, shown));
     if (a->text_mb > SIZE_MB_MAX)
-        return value_fail(r, value, ERR_INPUT, e, "%s = \"%s\" is more than %d MB", a->text_key,
-                          show(value, shown), SIZE_MB_MAX);
+        return toml_fail(value, r->path, ERR_INPUT, e, "%s = \"%s\" is more than %d MB",
+                         a->text_key, show(value, shown), SIZE_MB_MAX);
     a->text_value = value;
     return 0;
 }
@@ -186,15 +172,15 @@ static int read_timeout(struct reader *r, const struct toml *value, struct err *
         return rc;
     r->task->build_timeout_ms = round_up(seconds * 1000);
     if (r->task->build_timeout_ms == 0)
-        return value_fail(r, value, ERR_INPUT, e, "build_timeout_sec must be more than 0");
+        return toml_fail(value, r->path, ERR_INPUT, e, "build_timeout_sec must be more than 0");
     return 0;
 }
 
 static int set_internet(struct reader *r, const struct toml *value, bool allowed, struct err *e)
 {
     if (r->internet_value && r->task->allow_internet != allowed)
-        return value_fail(
-            r, value, ERR_INPUT, e,
+        return toml_fail(
+            value, r->path, ERR_INPUT, e,
             "allow_internet and network_mode say different things; the other is in line %u",
             toml_line(r->internet_value));
     r->internet_value = value;
@@ -205,7 +191,7 @@ static int set_internet(struct reader *r, const struct toml *value, bool allowed
 static int read_internet(struct reader *r, const struct toml *value, struct err *e)
 {
     if (toml_type(value) != TOML_BOOL)
-        return value_fail(r, value, ERR_INPUT, e, "allow_internet must be true or false");
+        return toml_fail(value, r->path, ERR_INPUT, e, "allow_internet must be true or false");
     return set_internet(r, value, toml_bool(value), e);
 }
 
@@ -218,9 +204,9 @@ static int read_network_mode(struct reader *r, const struct toml *value, struct 
     if (strcmp(text, "public") == 0 || strcmp(text, "no-network") == 0)
         return set_internet(r, value, text[0] == 'p', e);
     char shown[TEXT_SHOW_MAX];
-    return value_fail(r, value, ERR_UNSUPPORTED, e,
-                      "network_mode = \"%s\" is not supported, only \"public\" and \"no-network\"",
-                      show(value, shown));
+    return toml_fail(value, r->path, ERR_UNSUPPORTED, e,
+                     "network_mode = \"%s\" is not supported, only \"public\" and \"no-network\"",
+                     show(value, shown));
 }
 
 static int read_gpus(struct reader *r, const struct toml *value, struct err *e)
@@ -228,8 +214,8 @@ static int read_gpus(struct reader *r, const struct toml *value, struct err *e)
     double count;
     int rc = read_number(r, "gpus", value, 1e6, &count, e);
     if (rc == 0 && count > 0)
-        return value_fail(r, value, ERR_UNSUPPORTED, e,
-                          "the task asks for gpus = %g; microVMs have no GPU", count);
+        return toml_fail(value, r->path, ERR_UNSUPPORTED, e,
+                         "the task asks for gpus = %g; microVMs have no GPU", count);
     return rc;
 }
 
@@ -239,8 +225,8 @@ static int read_os(struct reader *r, const struct toml *value, struct err *e)
     char shown[TEXT_SHOW_MAX];
     int rc = read_text(r, "os", value, &text, e);
     if (rc == 0 && strcmp(text, "linux") != 0)
-        return value_fail(r, value, ERR_UNSUPPORTED, e,
-                          "os = \"%s\" is not supported, only \"linux\"", show(value, shown));
+        return toml_fail(value, r->path, ERR_UNSUPPORTED, e,
+                         "os = \"%s\" is not supported, only \"linux\"", show(value, shown));
     return rc;
 }
 
@@ -284,7 +270,8 @@ static int read_env(struct reader *r, const struct toml *value, struct err *e)
 {
     struct task *t = r->task;
     if (toml_type(value) != TOML_TABLE)
-        return value_fail(r, value, ERR_INPUT, e, "environment.env must be a table of strings");
+        return toml_fail(value, r->path, ERR_INPUT, e,
+                         "environment.env must be a table of strings");
     size_t count = toml_length(value);
     t->env = mem_array(count, sizeof(*t->env));
     t->host_env = mem_array(count, sizeof(*t->host_env));
@@ -295,9 +282,9 @@ static int read_env(struct reader *r, const struct toml *value, struct err *e)
         const char *text;
         char shown[TEXT_SHOW_MAX];
         if (!env_name_is_valid(name) || strlen(name) != value->keys[i].len)
-            return value_fail(r, toml_at(value, i), ERR_INPUT, e,
-                              "environment.env: '%s' cannot name a variable",
-                              text_show(name, strlen(name), shown));
+            return toml_fail(toml_at(value, i), r->path, ERR_INPUT, e,
+                             "environment.env: '%s' cannot name a variable",
+                             text_show(name, strlen(name), shown));
         int rc = read_text(r, "a value of environment.env", toml_at(value, i), &text, e);
         if (rc == 0)
             rc = add_env(t, name, text, e);
@@ -350,10 +337,10 @@ static int settle_amount(const struct reader *r, const struct amount *a, uint64_
     uint64_t mb = a->mb_value ? round_up(a->mb) : a->text_value ? a->text_mb : 0;
     char shown[TEXT_SHOW_MAX];
     if (a->mb_value && a->text_value && mb != a->text_mb)
-        return value_fail(r, a->text_value, ERR_INPUT, e,
-                          "%s = \"%s\" is %" PRIu64 " MB, but %s = %g in line %u: keep one of them",
-                          a->text_key, show(a->text_value, shown), a->text_mb, a->mb_key, a->mb,
-                          toml_line(a->mb_value));
+        return toml_fail(a->text_value, r->path, ERR_INPUT, e,
+                         "%s = \"%s\" is %" PRIu64 " MB, but %s = %g in line %u: keep one of them",
+                         a->text_key, show(a->text_value, shown), a->text_mb, a->mb_key, a->mb,
+                         toml_line(a->mb_value));
     *out = mb > floor_mb ? mb : floor_mb;
     return 0;
 }
@@ -377,7 +364,7 @@ static int read_environment(struct reader *r, const struct toml *document, struc
 {
     const struct toml *environment = toml_get(document, "environment");
     if (environment && toml_type(environment) != TOML_TABLE)
-        return value_fail(r, environment, ERR_INPUT, e, "environment must be a table");
+        return toml_fail(environment, r->path, ERR_INPUT, e, "environment must be a table");
     for (size_t i = 0; environment && i < toml_length(environment); i++) {
         int rc = read_key(r, &environment->keys[i], toml_at(environment, i), e);
         if (rc < 0)

@@ -10,6 +10,9 @@
  */
 #include "manifests/internal.h"
 
+#include <stdarg.h>
+#include <stdio.h>
+
 #include "base/mem.h"
 
 enum { INDEX_FROM = 8 };
@@ -507,6 +510,17 @@ unsigned toml_line(const struct toml *t)
 unsigned toml_column(const struct toml *t)
 {
     return t->place.column;
+}
+
+int toml_fail(const struct toml *t, const char *path, enum err_class class, struct err *e,
+              const char *fmt, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    return err_set(e, class, "%s:%u:%u: %s", path, t->place.line, t->place.column, text);
 }
 
 const struct toml *toml_get(const struct toml *table, const char *key)

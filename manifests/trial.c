@@ -8,7 +8,6 @@
 #include "manifests/internal.h"
 
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -17,27 +16,13 @@
 
 enum { SECONDS_MAX = 30 * 24 * 3600, TIMEOUT_DEFAULT_MS = 600000, VARIABLES_MAX = 1000 };
 
-static int value_fail(const char *path, const struct toml *value, enum err_class class,
-                      struct err *e, const char *fmt, ...) PRINTF_LIKE(5, 6);
-
-static int value_fail(const char *path, const struct toml *value, enum err_class class,
-                      struct err *e, const char *fmt, ...)
-{
-    char text[512];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof(text), fmt, args);
-    va_end(args);
-    return err_set(e, class, "%s:%u:%u: %s", path, toml_line(value), toml_column(value), text);
-}
-
 /* *out is NULL where the document has no such table. */
 static int find_table(const char *path, const struct toml *document, const char *name,
                       const struct toml **out, struct err *e)
 {
     const struct toml *table = toml_get(document, name);
     if (table && toml_type(table) != TOML_TABLE)
-        return value_fail(path, table, ERR_INPUT, e, "%s must be a table", name);
+        return toml_fail(table, path, ERR_INPUT, e, "%s must be a table", name);
     *out = table;
     return 0;
 }
@@ -48,7 +33,7 @@ static int read_text(const char *path, const struct toml *value, const char *wha
     size_t len = 0;
     const char *text = toml_type(value) == TOML_STRING ? toml_string(value, &len) : NULL;
     if (!text || strlen(text) != len)
-        return value_fail(path, value, ERR_INPUT, e, "%s must be a string without NUL", what);
+        return toml_fail(value, path, ERR_INPUT, e, "%s must be a string without NUL", what);
     *out = text;
     return 0;
 }
@@ -64,8 +49,8 @@ static int read_timeout(const char *path, const struct toml *table, uint64_t *ou
     else if (toml_type(value) == TOML_FLOAT)
         seconds = toml_float(value);
     if (!(seconds > 0 && seconds <= SECONDS_MAX))
-        return value_fail(path, value, ERR_INPUT, e,
-                          "timeout_sec must be a number above 0, of at most %d", SECONDS_MAX);
+        return toml_fail(value, path, ERR_INPUT, e,
+                         "timeout_sec must be a number above 0, of at most %d", SECONDS_MAX);
     double ms = seconds * 1000;
     *out_ms = (uint64_t)ms;
     *out_ms += (double)*out_ms < ms;
@@ -124,8 +109,8 @@ static int read_variables(const char *path, const struct toml *table, struct tri
     if (!env)
         return 0;
     if (toml_type(env) != TOML_TABLE || toml_length(env) > VARIABLES_MAX)
-        return value_fail(path, env, ERR_INPUT, e, "env must be a table of at most %d strings",
-                          VARIABLES_MAX);
+        return toml_fail(env, path, ERR_INPUT, e, "env must be a table of at most %d strings",
+                         VARIABLES_MAX);
     *out = mem_array(toml_length(env) + 1, sizeof(**out));
     if (!*out)
         return err_nomem(e, "task");
@@ -134,8 +119,8 @@ static int read_variables(const char *path, const struct toml *table, struct tri
         const char *name = toml_key_at(env, i);
         const char *text = NULL;
         if (!env_name_is_valid(name) || strlen(name) != env->keys[i].len)
-            return value_fail(path, toml_at(env, i), ERR_INPUT, e,
-                              "a key of env cannot name a variable");
+            return toml_fail(toml_at(env, i), path, ERR_INPUT, e,
+                             "a key of env cannot name a variable");
         int rc = read_text(path, toml_at(env, i), "a value of env", &text, e);
         if (rc < 0)
             return rc;
@@ -156,17 +141,17 @@ static int check_course(const char *path, const struct toml *document, const str
 {
     const struct toml *steps = toml_get(document, "steps");
     if (steps && toml_length(steps) > 0)
-        return value_fail(path, steps, ERR_UNSUPPORTED, e,
-                          "a task of several [[steps]] cannot be replayed");
+        return toml_fail(steps, path, ERR_UNSUPPORTED, e,
+                         "a task of several [[steps]] cannot be replayed");
     const struct toml *mode = verifier ? toml_get(verifier, "environment_mode") : NULL;
     const char *text = mode ? toml_string(mode, NULL) : NULL;
     if (mode && (!text || strcmp(text, "shared") != 0))
-        return value_fail(path, mode, ERR_UNSUPPORTED, e,
-                          "a task whose tests run in a machine of their own cannot be replayed");
+        return toml_fail(mode, path, ERR_UNSUPPORTED, e,
+                         "a task whose tests run in a machine of their own cannot be replayed");
     const struct toml *collect = verifier ? toml_get(verifier, "collect") : NULL;
     if (collect && toml_length(collect) > 0)
-        return value_fail(path, collect, ERR_UNSUPPORTED, e,
-                          "a task with [[verifier.collect]] cannot be replayed");
+        return toml_fail(collect, path, ERR_UNSUPPORTED, e,
+                         "a task with [[verifier.collect]] cannot be replayed");
     return 0;
 }
 

@@ -41,6 +41,7 @@ struct oci_decoder {
     size_t input_len;
     bool inside;  /* in the middle of a gzip member or zstd frame */
     bool padding; /* zero bytes were met after a gzip member: only more may follow */
+    bool *wide;   /* as in struct oci_layer_options */
     void *gunzip; /* of GUNZIP */
     ZSTD_DCtx *zstd;
 };
@@ -165,7 +166,10 @@ static int start_decoder(struct oci_decoder *d, struct err *e)
         d->zstd = ZSTD_createDCtx();
         if (!d->zstd)
             return err_nomem(e, "zstd decoder");
-        size_t rc = ZSTD_DCtx_setParameter(d->zstd, ZSTD_d_windowLogMax, OCI_MAX_ZSTD_WINDOW_LOG);
+        int window_log = 10; /* the least that the format has */
+        while ((size_t)1 << window_log < (d->wide ? OCI_WINDOW_NARROW : OCI_WINDOW_MAX))
+            window_log++;
+        size_t rc = ZSTD_DCtx_setParameter(d->zstd, ZSTD_d_windowLogMax, window_log);
         if (ZSTD_isError(rc))
             return err_set(e, ERR_UNSUPPORTED, "zstd decoder: %s", ZSTD_getErrorName(rc));
     }
@@ -173,9 +177,9 @@ static int start_decoder(struct oci_decoder *d, struct err *e)
 }
 
 int oci_decoder_new(struct oci_decoder **out, const struct source *blob,
-                    const struct oci_descriptor *blob_descriptor, const struct cancel *cancel,
-                    struct err *e)
+                    const struct oci_stream_options *o, struct err *e)
 {
+    const struct oci_descriptor *blob_descriptor = o->blob;
     if (blob->size != blob_descriptor->size)
         return err_set(e, ERR_DIGEST, "the blob has %llu bytes, its descriptor says %llu",
                        (unsigned long long)blob->size, (unsigned long long)blob_descriptor->size);
@@ -184,7 +188,8 @@ int oci_decoder_new(struct oci_decoder **out, const struct source *blob,
         return err_nomem(e, "layer decoder");
     d->blob = blob;
     d->descriptor = blob_descriptor;
-    d->cancel = cancel;
+    d->cancel = o->cancel;
+    d->wide = o->wide;
     d->input = mem_zalloc(INPUT_LEN);
     if (!d->input)
         return err_nomem(e, "layer decoder");
@@ -256,9 +261,13 @@ static int zstd_failure(const struct oci_decoder *d, size_t code, struct err *e)
     ZSTD_ErrorCode kind = ZSTD_getErrorCode(code);
     if (kind == ZSTD_error_memory_allocation)
         return err_nomem(e, "zstd decoder");
-    if (kind == ZSTD_error_frameParameter_windowTooLarge)
-        return err_set(e, ERR_LIMIT, "zstd window too large: at most %d MiB are given to one layer",
-                       1 << (OCI_MAX_ZSTD_WINDOW_LOG - 20));
+    if (kind == ZSTD_error_frameParameter_windowTooLarge) {
+        if (d->wide)
+            *d->wide = true;
+        return err_set(e, ERR_LIMIT,
+                       "zstd window too large: at most %zu MiB are given to one layer",
+                       (d->wide ? OCI_WINDOW_NARROW : OCI_WINDOW_MAX) >> 20);
+    }
     return err_set(e, ERR_CORRUPT, "bad zstd stream near byte %llu: %s",
                    (unsigned long long)(d->off - d->input_len + d->input_at),
                    ZSTD_getErrorName(code));

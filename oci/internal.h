@@ -64,9 +64,6 @@ int oci_docker_blob(const struct oci_docker *d, const struct oci_descriptor *wan
 /* Bytes of one file: what ext4 with 4 KiB blocks can hold. */
 #define OCI_MAX_FILE ((uint64_t)16 << 40)
 
-/* zstd window, as a power of two: `zstd --long` uses 27, anything above is refused (RFC 8878). */
-enum { OCI_MAX_ZSTD_WINDOW_LOG = 27 };
-
 /* Bytes of one path component and of an extended attribute's name: Linux NAME_MAX,
  * XATTR_NAME_MAX. */
 enum { OCI_MAX_NAME = 255 };
@@ -111,14 +108,14 @@ extern const struct oci_gunzip oci_gunzip_isal;
 
 /* The plain bytes of a layer blob, in order; the blob is hashed meanwhile. One thread at a time. */
 struct oci_decoder;
+struct oci_stream_options;
 
 /*
- * Starts reading `blob`; it and `descriptor` are borrowed for the decoder's life. `cancel` may be
- * NULL. ERR_DIGEST when the blob's size is not the descriptor's.
+ * Starts reading `blob`; it and what `o` points to are borrowed for the decoder's life. `cancel` may
+ * be NULL. ERR_DIGEST when the blob's size is not the descriptor's.
  */
 int oci_decoder_new(struct oci_decoder **out, const struct source *blob,
-                    const struct oci_descriptor *descriptor, const struct cancel *cancel,
-                    struct err *e) MUST_USE;
+                    const struct oci_stream_options *o, struct err *e) MUST_USE;
 
 /* Puts up to `room` plain bytes into `data`; *len is 0 at the very end. */
 int oci_decoder_read(struct oci_decoder *d, uint8_t *data, size_t room, size_t *len,
@@ -144,6 +141,7 @@ struct oci_stream_options {
     const struct oci_descriptor *blob; /* borrowed for the stream's life */
     enum digest_algorithm plain_algorithm;
     bool threads; /* inflate and hash beside the caller */
+    bool *wide;   /* as in struct oci_layer_options */
     const struct cancel *cancel;
 };
 

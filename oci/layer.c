@@ -432,6 +432,8 @@ static int explain(struct reader *r, int rc)
     if (rc != -ERR_CORRUPT && rc != -ERR_LIMIT && rc != -ERR_UNSUPPORTED)
         return rc;
     struct err blob = ERR_INIT;
+    if (r->options->wide && *r->options->wide)
+        return rc; /* it is read again, to its end */
     if (oci_stream_check_blob(r->stream, &blob) == -ERR_DIGEST) {
         *r->e = blob;
         return -ERR_DIGEST;
@@ -460,6 +462,7 @@ int oci_layer_read(struct oci_layer **out, const struct source *blob,
     struct oci_stream_options how = {.blob = &options->blob,
                                      .plain_algorithm = options->diff_id.algorithm,
                                      .threads = options->threads,
+                                     .wide = options->wide,
                                      .cancel = options->cancel};
     int rc = oci_stream_new(&stream, blob, &how, e);
     AUTO_OCI_TAR struct oci_tar *tar = NULL;

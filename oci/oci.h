@@ -227,12 +227,19 @@ struct oci_data_ops {
     int (*file_end)(void *ctx, struct oci_extent **extents, size_t *count, struct err *e);
 };
 
+/* Bytes that the window of a zstd layer may take: `zstd --long` uses the larger one, anything above
+ * is refused; all but `zstd --ultra` and --long stay within the smaller one (RFC 8878, 3.1.1.1.2). */
+#define OCI_WINDOW_MAX ((size_t)128 << 20)
+#define OCI_WINDOW_NARROW ((size_t)8 << 20)
+
 struct oci_layer_options {
     struct oci_descriptor blob;     /* digest and size that the compressed bytes must have */
     struct digest diff_id;          /* digest that the uncompressed bytes must have */
     const struct oci_data_ops *ops; /* NULL: data is checked and dropped, files have no extents */
     void *ctx;
     bool threads;                /* two more: inflate and hash beside the tar reader */
+    bool *wide;                  /* NULL: a zstd window may take OCI_WINDOW_MAX. Else one above
+                                  * OCI_WINDOW_NARROW is ERR_LIMIT, and sets *wide */
     const struct cancel *cancel; /* may be NULL */
 };
 

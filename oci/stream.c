@@ -143,7 +143,7 @@ int oci_stream_new(struct oci_stream **out, const struct source *blob,
     }
     int rc = hasher_new(&s->hasher, o->plain_algorithm, e);
     if (rc == 0)
-        rc = oci_decoder_new(&s->decoder, blob, o->blob, o->cancel, e);
+        rc = oci_decoder_new(&s->decoder, blob, o, e);
     if (rc == 0 && o->threads)
         rc = start_threads(s, e);
     if (rc < 0)

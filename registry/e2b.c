@@ -325,12 +325,6 @@ static int replace(const struct e2b_session *s, const struct e2b_build *old, str
 
 /* ---- The sequence -------------------------------------------------------------------------- */
 
-static bool is_stale(const struct e2b_session *s, const struct e2b_build *b)
-{
-    const char *stale = s->wanted->stale_build_id;
-    return stale && b->build_id && strcmp(stale, b->build_id) == 0;
-}
-
 /* One round: *done when *out is filled, otherwise the alias was lost to someone else. */
 static int register_round(const struct e2b_session *s, bool force, struct e2b_result *out,
                           bool *done, struct err *e)
@@ -345,7 +339,7 @@ static int register_round(const struct e2b_session *s, bool force, struct e2b_re
         rc = wait_for_other(s, &found, e);
     if (rc < 0)
         return rc;
-    bool old = before == BUILD_READY && (force || is_stale(s, &found));
+    bool old = before == BUILD_READY && force;
     if (found.state == BUILD_READY && !old) {
         give(out, &found, false);
         *done = true;

@@ -80,24 +80,35 @@ bool e2b_one_build(const struct e2b_build *b)
 
 /* ---- Looking an alias up ------------------------------------------------------------------- */
 
-/* The build that counts: a ready one, else the youngest. NULL when there is none. */
+/* How much a build counts: a ready one most, then one under way, then a failed one. */
+static int rank_of(const struct json *build)
+{
+    const struct json *status =
+        json_kind(build) == JSON_KIND_OBJECT ? json_member(build, "status") : NULL;
+    const char *text = status ? json_as_string(status) : NULL;
+    if (!text)
+        return 0;
+    enum e2b_build_state state = parse_state(text);
+    return state == BUILD_READY ? 3 : state == BUILD_FAILED ? 1 : 2;
+}
+
+/* The build that counts most, of equal ones the youngest. NULL when there is none. */
 static const struct json *pick_build(const struct json *builds)
 {
     const struct json *best = NULL;
     const char *best_created = "";
+    int best_rank = 0;
     for (size_t i = 0; i < json_length(builds); i++) {
         const struct json *build = json_element(builds, i);
-        if (json_kind(build) != JSON_KIND_OBJECT)
+        int rank = rank_of(build);
+        const struct json *created = rank > 0 ? json_member(build, "createdAt") : NULL;
+        const char *text = created ? json_as_string(created) : NULL;
+        if (rank < best_rank || rank == 0)
             continue;
-        const struct json *status = json_member(build, "status");
-        const struct json *created = json_member(build, "createdAt");
-        const char *status_text = status ? json_as_string(status) : NULL;
-        const char *created_text = created ? json_as_string(created) : NULL;
-        if (status_text && parse_state(status_text) == BUILD_READY)
-            return build;
-        if (!best || (created_text && strcmp(created_text, best_created) > 0)) {
+        if (rank > best_rank || (text && strcmp(text, best_created) > 0)) {
             best = build;
-            best_created = created_text ? created_text : "";
+            best_rank = rank;
+            best_created = text ? text : "";
         }
     }
     return best;

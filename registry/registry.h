@@ -208,8 +208,6 @@ struct e2b_template {
     uint32_t cpus;
     uint64_t memory_mb;
     bool force; /* build again although a ready template has the alias */
-    /* A ready build with this id is known to be of other inputs: as with `force`. NULL: none. */
-    const char *stale_build_id;
     /* Hex text that names the inputs, for the name that a replacement has until it takes the
      * alias over; NULL: not known. */
     const char *revision;
@@ -243,7 +241,7 @@ DEFINE_AUTO(e2b, e2b_free)
  * /v2/templates/{id}/builds/{id}), polls the status until ready or error; a failed build's alias is
  * freed again, also after a cancellation.
  *
- * A ready template is replaced where `force` or `stale_build_id` says so. A server that keeps one
+ * A ready template is replaced where `force` says so. A server that keeps one
  * build per template must lose the old one first: then the new one is built and verified under
  * another name ("ALIAS-next", "ALIAS-next-REVISION"), and only when it is good is the old one
  * deleted and a build from the new one started, which copies it. A failure before that leaves the

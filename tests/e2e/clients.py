@@ -4,6 +4,9 @@
 from the registry and from archives; and what was seen once is found again without a network."""
 
 import gzip
+import hashlib
+import http.client
+import json
 import os
 import shutil
 import subprocess
@@ -90,6 +93,45 @@ def change(rootfs):
     os.utime(os.path.join(rootfs, "opt/new/again"), ns=(0, 1700000000123456789))
 
 
+def plain_layers(clients):
+    """Layers that are not compressed, pushed by hand: no client of Debian leaves them so."""
+    source = clients.bakery.path("plain")
+    quiet("skopeo", "copy", "-q", "--insecure-policy", "--dest-oci-accept-uncompressed-layers",
+          "oci:%s:%s" % (clients.layout, TASK), "oci:%s:1" % source)
+    with open(os.path.join(source, "index.json"), encoding="utf-8") as file:
+        root = json.load(file)["manifests"][0]["digest"]
+
+    def blob(digest):
+        with open(os.path.join(source, "blobs", "sha256", digest.split(":")[1]), "rb") as file:
+            return file.read()
+
+    def send(method, path, data, kind):
+        connection = http.client.HTTPConnection(clients.host)
+        connection.request(method, path, data, {"Content-Type": kind})
+        answer = connection.getresponse()
+        answer.read()
+        check(answer.status in (201, 202), "%s %s: status %d" % (method, path, answer.status))
+        return answer.getheader("Location")
+
+    def push(data):
+        digest = "sha256:" + hashlib.sha256(data).hexdigest()
+        place = send("POST", "/v2/clients/plain/blobs/uploads/", b"", "")
+        place = place[place.index("/v2/"):]
+        send("PUT", place + ("&" if "?" in place else "?") + "digest=" + digest, data, "application/octet-stream")
+        return digest, len(data)
+
+    manifest = json.loads(blob(root))
+    push(blob(manifest["config"]["digest"]))
+    for layer in manifest["layers"]:
+        data = blob(layer["digest"])
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+        layer["digest"], layer["size"] = push(data)
+        layer["mediaType"] = "application/vnd.oci.image.layer.v1.tar"
+    send("PUT", "/v2/clients/plain/manifests/1", json.dumps(manifest).encode(), manifest["mediaType"])
+    return clients.host + "/clients/plain:1"
+
+
 def from_skopeo(clients):
     """The same image in every form that skopeo makes; returns one of them."""
     source = "oci:%s:%s" % (clients.layout, TASK)
@@ -97,7 +139,7 @@ def from_skopeo(clients):
     check(wanted.startswith("/ dir 0755 0:0 "), wanted[:200])
     made = [clients.push(source, "skopeo:oci", "--format", "oci"),
             clients.push(source, "skopeo:v2s2", "--format", "v2s2"),
-            clients.push(source, "skopeo:zstd", "--format", "oci", "--dest-compress-format", "zstd")]
+            clients.push(source, "skopeo:zstd", "--format", "oci", "--dest-compress-format", "zstd"), plain_layers(clients)]
     for reference in made:
         check(clients.tree(reference) == wanted, "%s has another tree" % reference)
         same_bytes(clients.bakery, source, reference)

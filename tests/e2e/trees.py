@@ -32,6 +32,20 @@ def export(bakery, reference, raw, store="store"):
     return bakery.tb2("disk", "export", reference, "--raw", raw, store=store).expect().out.strip()
 
 
+def written_to(raw, mount):
+    """The kernel mounts the disk for writing, a thousand files come and go, and it is still clean."""
+    quiet("mount", "-o", "loop", raw, mount)
+    try:
+        for number in range(1000):
+            with open(os.path.join(mount, "new-%d" % number), "wb") as out:
+                out.write(b"x" * number)
+        for number in range(0, 1000, 2):
+            os.unlink(os.path.join(mount, "new-%d" % number))
+    finally:
+        quiet("umount", mount)
+    quiet("e2fsck", "-fn", raw)
+
+
 def judge(bakery, reference, name):
     raw = bakery.path(name + ".raw")
     made = export(bakery, reference, raw)
@@ -45,6 +59,7 @@ def judge(bakery, reference, name):
     theirs["."].pop("dirmtime")
     found = list(differences(ours, theirs))
     check(not found, "%s:\n%s" % (name, "\n".join(found[:50])))
+    written_to(raw, bakery.path("mount-" + name))
     os.unlink(raw)
     return made
 

@@ -44,7 +44,9 @@ build()
     # Two of these at once, of two test runs, each make the whole of it: rename decides.
     local tmp
     tmp=$(mktemp -d "$bin/.build-XXXXXX")
-    if ! go=$(find_go "$tmp") || ! GOBIN=$tmp GOFLAGS=-mod=mod CGO_ENABLED=0 "$go" install -ldflags=-s \
+    # What Go keeps of it, most of a gigabyte, goes with the directory.
+    if ! go=$(find_go "$tmp") || ! GOBIN=$tmp GOPATH=$tmp/go GOCACHE=$tmp/cache \
+        GOFLAGS="-mod=mod -modcacherw" CGO_ENABLED=0 "$go" install -ldflags=-s \
         "github.com/versity/versitygw/cmd/versitygw@$version" > "$tmp/log" 2>&1; then
         echo "s3_server.sh: building versitygw $version failed" >&2
         [ ! -f "$tmp/log" ] || tail -5 "$tmp/log" >&2

@@ -10,6 +10,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -154,6 +155,54 @@ static void places_are_bounded(void **state)
 }
 
 /* ---- Guest context ---- */
+
+struct ingest_test {
+    struct ingest_gate *gate;
+    atomic_int inside, wide_inside, most, most_wide;
+    atomic_int turn;
+};
+
+static void raise_to(atomic_int *most, int now)
+{
+    int seen = atomic_load(most);
+    while (seen < now && !atomic_compare_exchange_weak(most, &seen, now))
+        ;
+}
+
+static void *ingest_layers(void *self)
+{
+    struct ingest_test *t = self;
+    for (int n = 0; n < 200; n++) {
+        bool wide = atomic_fetch_add(&t->turn, 1) % 3 != 0;
+        ingest_gate_enter(t->gate, wide);
+        raise_to(&t->most, atomic_fetch_add(&t->inside, 1) + 1);
+        if (wide)
+            raise_to(&t->most_wide, atomic_fetch_add(&t->wide_inside, 1) + 1);
+        sched_yield();
+        if (wide)
+            atomic_fetch_sub(&t->wide_inside, 1);
+        atomic_fetch_sub(&t->inside, 1);
+        ingest_gate_leave(t->gate, wide);
+    }
+    return NULL;
+}
+
+/* Wide windows, 128 MiB each, one at a time; nobody is left waiting. */
+static void wide_layers_are_read_alone(void **state)
+{
+    (void)state;
+    struct ingest_test t = {0};
+    struct err e = ERR_INIT;
+    pthread_t threads[6];
+    assert_int_equal(ingest_gate_new(&t.gate, 3, &e), 0);
+    for (size_t i = 0; i < ARRAY_LEN(threads); i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, ingest_layers, &t), 0);
+    for (size_t i = 0; i < ARRAY_LEN(threads); i++)
+        pthread_join(threads[i], NULL);
+    assert_true(t.most <= 3);
+    assert_int_equal(t.most_wide, 1);
+    ingest_gate_free(t.gate);
+}
 
 static void environment_is_sorted_and_replaced(void **state)
 {
@@ -453,6 +502,7 @@ int main(void)
         cmocka_unit_test(shared_work_is_done_once),
         cmocka_unit_test(a_failure_that_may_pass_is_not_for_ever),
         cmocka_unit_test(places_are_bounded),
+        cmocka_unit_test(wide_layers_are_read_alone),
         cmocka_unit_test(environment_is_sorted_and_replaced),
         cmocka_unit_test(templates_are_found_by_alias_task_and_key),
         cmocka_unit_test(the_catalog_is_written_when_it_changes),

@@ -165,6 +165,16 @@ static void claims_are_renewed_and_losses_noticed(void **state)
     while (find(w, "claims/template-x")->version == first && clock_ms() < end)
         clock_sleep_ms(10);
     assert_true(find(w, "claims/template-x")->version > first);
+    /* A renewal whose answer is lost is told apart from someone else's write. */
+    w->s3.fault_method = "PUT";
+    w->s3.fault_status = 500;
+    w->s3.fault_after = true;
+    w->s3.faults = 1;
+    first = find(w, "claims/template-x")->version;
+    while (find(w, "claims/template-x")->version < first + 2 && clock_ms() < end)
+        clock_sleep_ms(10);
+    assert_int_equal(w->s3.faults, 0);
+    assert_int_equal(remote_stats(w->a.remote).claims_lost, 0);
     fake_s3_put(&w->s3, "/bucket/r/claims/template-x", "{}", 2);
     while (remote_stats(w->a.remote).claims_lost == 0 && clock_ms() < end)
         clock_sleep_ms(10);

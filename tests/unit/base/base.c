@@ -121,6 +121,10 @@ static void digests_parse_and_print(void **state)
     assert_false(digest_equal(&empty, &streamed));
     hasher_finish(h, &streamed);
     assert_true(digest_equal(&empty, &streamed));
+    assert_int_equal(digest_check(&empty, "", 0, &e), 0);
+    assert_int_equal(digest_check(&empty, "x", 1, &e), -ERR_DIGEST);
+    assert_string_equal(e.text, "its bytes hash to sha256:"
+                                "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881");
 }
 
 static void json_names_what_is_wrong(void **state)
@@ -371,6 +375,17 @@ static void text_cannot_drive_a_terminal(void **state)
     }
 }
 
+static void words_are_cut(void **state)
+{
+    (void)state;
+    char line[] = "\t one  two\r";
+    char *at = line;
+    assert_string_equal(text_cut_word(&at), "one");
+    assert_string_equal(text_cut_word(&at), "two");
+    assert_string_equal(text_cut_word(&at), "");
+    assert_string_equal(text_cut_word(&at), "");
+}
+
 static void clock_text_round_trips(void **state)
 {
     (void)state;
@@ -413,6 +428,7 @@ int main(void)
         cmocka_unit_test(hashes_depend_on_all_their_input),
         cmocka_unit_test(pool_keeps_order_and_first_error),
         cmocka_unit_test(text_cannot_drive_a_terminal),
+        cmocka_unit_test(words_are_cut),
         cmocka_unit_test(clock_text_round_trips),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

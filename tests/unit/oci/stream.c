@@ -165,12 +165,46 @@ static void every_allocation_may_fail(void **state)
     source_close(&source);
 }
 
+/* Who asks to be told of a wide window is, before its memory is taken; of a narrow one nobody is. */
+static void wide_windows_are_told_of(void **state)
+{
+    struct world *w = *state;
+    static const struct {
+        int log;
+        bool wide;
+    } cases[] = {{10, false}, {23, false}, {24, true}, {27, true}};
+    for (size_t i = 0; i < ARRAY_LEN(cases) * 2; i++) {
+        struct err e = ERR_INIT;
+        struct buf blob;
+        struct source source;
+        struct oci_stream *s = NULL;
+        const void *data;
+        size_t len = 1;
+        bool wide = false;
+        buf_init(&blob, ENOUGH);
+        zstd_frame(&blob, w->plain.data, 5000, 0); /* an ordinary frame comes first */
+        zstd_frame(&blob, w->plain.data, 5000, cases[i / 2].log);
+        struct oci_descriptor d = {.media_type = media_type, .size = blob.len};
+        struct oci_stream_options o = {
+            .blob = &d, .plain_algorithm = DIGEST_SHA256, .threads = i % 2, .wide = &wide};
+        assert_int_equal(source_from_memory(&source, blob.data, blob.len, &e), 0);
+        assert_int_equal(oci_stream_new(&s, &source, &o, &e), 0);
+        int rc = 0;
+        while (rc == 0 && len > 0)
+            rc = oci_stream_read(s, &data, &len, &e);
+        assert_int_equal(rc, cases[i / 2].wide ? -ERR_LIMIT : 0);
+        assert_int_equal(wide, cases[i / 2].wide);
+        oci_stream_free(s);
+        source_close(&source);
+        buf_fini(&blob);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_bytes_in_order),
-        cmocka_unit_test(given_up_at_any_time),
-        cmocka_unit_test(damage_in_its_place),
+        cmocka_unit_test(all_bytes_in_order),        cmocka_unit_test(wide_windows_are_told_of),
+        cmocka_unit_test(given_up_at_any_time),      cmocka_unit_test(damage_in_its_place),
         cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests_name("oci stream", tests, make_world, drop_world);

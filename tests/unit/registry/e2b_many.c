@@ -265,15 +265,12 @@ static void a_set_in_sixteen_lanes(void **state UNUSED)
 /* More bakers than the server has room for: nobody fails, nothing is left, no room is idle long. */
 static void more_bakers_than_room(void **state UNUSED)
 {
+#define CAPACITY_4 "\"manual\": true, \"build_ms\": 60000, \"capacity\": 4, "
     static const char *const setups[] = {
-        "{\"manual\": true, \"build_ms\": 60000, \"capacity\": 4, \"capacity_answer\": "
-        "{\"status\": 429, "
-        "\"retry_after\": 7}}",
-        "{\"manual\": true, \"build_ms\": 60000, \"capacity\": 4, \"capacity_answer\": "
-        "{\"status\": 500, "
-        "\"message\": \"no available resources\"}}",
-        "{\"mode\": \"cloud\", \"manual\": true, \"build_ms\": 60000, \"capacity\": 4, "
-        "\"capacity_at\": \"create\"}",
+        "{" CAPACITY_4 "\"capacity_answer\": {\"status\": 429, \"retry_after\": 7}}",
+        ("{" CAPACITY_4
+         "\"capacity_answer\": {\"status\": 500, \"message\": \"no available resources\"}}"),
+        "{" CAPACITY_4 "\"mode\": \"cloud\", \"capacity_at\": \"create\"}",
     };
     for (size_t i = 0; i < ARRAY_LEN(setups); i++) {
         struct err e = ERR_INIT;
@@ -388,35 +385,6 @@ static void verified(void **state UNUSED)
     }
 }
 
-/* A build whose inputs are known to be old is replaced, another one is not. */
-static void stale(void **state UNUSED)
-{
-    static const struct {
-        const char *build;
-        bool built;
-    } cases[] = {{"01890000-0000-7000-8000-000000000001", true},
-                 {"01890000-0000-7000-8000-000000000009", false}};
-    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        struct err e = ERR_INIT;
-        struct e2b_result result;
-        AUTO_E2B struct e2b *c = NULL;
-        struct e2b_options options = {.api_url = template_server_url(),
-                                      .api_key = TEMPLATE_SERVER_KEY,
-                                      .poll_interval_ms = 1};
-        must(e2b_new(&c, &options, &e), &e);
-        template_server_tell("/_setup",
-                             "{\"templates\": [{\"alias\": \"t-0\", \"status\": \"ready\"}]}");
-        struct e2b_template t = {.alias = "t-0",
-                                 .from_image = IMAGE,
-                                 .cpus = 1,
-                                 .memory_mb = 2048,
-                                 .stale_build_id = cases[i].build};
-        must(e2b_register(c, &t, NULL, NULL, &result, &e), &e);
-        assert_int_equal(result.built, cases[i].built);
-        e2b_result_fini(&result);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -425,7 +393,6 @@ int main(void)
         cmocka_unit_test(more_bakers_than_room),
         cmocka_unit_test(forced_without_a_long_gap),
         cmocka_unit_test(verified),
-        cmocka_unit_test(stale),
     };
     return cmocka_run_group_tests(tests, template_server_start, template_server_stop);
 }
