@@ -162,9 +162,8 @@ static int run(struct global_options *g, int argc, char **argv)
 const struct command command_smoke = {
     .name = "smoke",
     .arguments = "[options] ALIAS...",
-    .summary =
-        "Try templates of the template server out: start a sandbox from each, run its ready check\n"
-        "there, kill it.",
+    .summary = "Try templates of the template server out.\n\n"
+               "A sandbox is started from each, its ready check run there, and the sandbox killed.",
     .options = rows,
     .notes =
         "The ready check is that of this store's template under the alias; where there is none,\n"
