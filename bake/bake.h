@@ -330,6 +330,9 @@ struct template_use {
     const char *cache_dir;
     enum vm_accel accel;
     const struct cancel *cancel;
+    bool
+        cold; /* template_run: boot the disk and start what the recipe starts, without the memory */
+    bool no_prefetch; /* chunks that are elsewhere come when they are read, and not before */
 };
 
 /* A command for a copy of the template: its user, work directory and environment apply. */
@@ -437,6 +440,9 @@ struct device_request {
     bool writable;
     enum device_front front;
     const char *address; /* NBD: absolute path of the socket, or HOST:PORT; ublk: NULL */
+    const char *remote;  /* URL of the store that gives the chunks that are missing; NULL: none */
+    bool complete;       /* fetch all of them in the background */
+    const struct digest *template; /* its record, if it is a template's disk; else NULL */
 };
 
 /* Asks the store's server. *path is the device's, free with free(). *no_server: there is none, start

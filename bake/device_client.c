@@ -56,6 +56,11 @@ int device_attach(char **path, bool *no_server, const char *store_path,
     json_set(request, "front", json_new_string(device_front_names[r->front]));
     if (r->address)
         json_set(request, "address", json_new_string(r->address));
+    if (r->remote)
+        json_set(request, "remote", json_new_string(r->remote));
+    json_set(request, "complete", json_new_bool(r->complete));
+    if (r->template)
+        json_set(request, "template", json_digest(r->template));
     int rc = device_dir_open(&dir, store_path, e);
     if (rc == 0)
         rc = ask(&answer, no_server, dir, request, e);

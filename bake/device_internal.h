@@ -28,9 +28,15 @@ struct device_record {
     uint64_t cookie; /* ublk */
     int64_t number;  /* ublk: N of /dev/ublkbN; -1: not known yet */
     int64_t pid;     /* of its server */
+    char *remote;    /* URL of the store that gives what ours lacks; NULL: none */
+    bool complete;   /* all of it is fetched in the background */
+    bool has_template;
+    struct digest template; /* record of the template whose disk it is */
 };
 
 void device_record_fini(struct device_record *r);
+/* Where its chunks come from: the members of a record that a request has too. */
+int device_source_decode(struct device_record *r, const struct json *j, struct err *e) MUST_USE;
 int device_record_save(int dir, const struct device_record *r, struct err *e) MUST_USE;
 /* Removes the device's files: upper first, record last. */
 int device_record_remove(int dir, unsigned id, struct err *e) MUST_USE;

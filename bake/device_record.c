@@ -65,6 +65,31 @@ void device_record_fini(struct device_record *r)
     free(r->name);
     free(r->address);
     free(r->boot);
+    free(r->remote);
+}
+
+static void device_source_encode(struct json *j, const struct device_record *r)
+{
+    if (r->remote)
+        json_set(j, "remote", json_new_string(r->remote));
+    if (r->complete)
+        json_set(j, "complete", json_new_bool(true));
+    if (r->has_template)
+        json_set(j, "template", json_digest(&r->template));
+}
+
+int device_source_decode(struct device_record *r, const struct json *j, struct err *e)
+{
+    const char *remote = NULL;
+    int rc = json_get_string_opt(j, "remote", &remote, e);
+    if (rc == 0)
+        rc = json_get_bool_opt(j, "complete", false, &r->complete, e);
+    r->has_template = json_member(j, "template");
+    if (rc == 0 && r->has_template)
+        rc = json_get_digest(j, "template", &r->template, e);
+    if (rc == 0 && remote && !(r->remote = mem_strdup(remote)))
+        rc = err_nomem(e, "device");
+    return rc;
 }
 
 int device_record_save(int dir, const struct device_record *r, struct err *e)
@@ -82,6 +107,7 @@ int device_record_save(int dir, const struct device_record *r, struct err *e)
         json_set(j, "cookie", json_new_integer((int64_t)r->cookie));
     if (r->number >= 0)
         json_set(j, "number", json_new_integer(r->number));
+    device_source_encode(j, r);
     AUTO_FREE char *text = NULL;
     char name[DEVICE_NAME_MAX];
     snprintf(name, sizeof(name), "%u.json", r->id);
@@ -129,7 +155,8 @@ static int decode(struct device_record *r, const struct json *j, struct err *e)
     r->name = mem_strdup(name);
     r->boot = mem_strdup(boot);
     r->address = address ? mem_strdup(address) : NULL;
-    return r->name && r->boot && (r->address || !address) ? 0 : err_nomem(e, "device");
+    return r->name && r->boot && (r->address || !address) ? device_source_decode(r, j, e)
+                                                          : err_nomem(e, "device");
 }
 
 static int load(struct device_record *r, int dir, const char *file, struct err *e)

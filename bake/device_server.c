@@ -24,6 +24,7 @@
 
 #include "bake/device_internal.h"
 #include "bake/pipeline.h"
+#include "bake/remote.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -32,6 +33,7 @@ enum {
     CACHE_SIZE = 512 << 20, /* plain chunks kept in memory, for all devices */
     CLIENT_TIMEOUT_SECONDS = 10,
     BACKLOG = 16,
+    PREFETCH_WORKERS = 8, /* of one device */
 };
 
 /* A block map and the devices that use it. */
@@ -48,12 +50,16 @@ struct served {
     struct bdev *disk;
     struct ublk_server *ublk;
     struct nbd_server *nbd;
+    struct prefetch *prefetch; /* NULL: nothing is fetched before it is read */
     struct served *next;
 };
 
 struct server {
     struct store *store;
     struct chunk_cache *cache;
+    const struct cancel *cancel;
+    struct remote *remote; /* of all devices that have one; NULL: none so far */
+    char *remote_url;
     int dir;
     int lock;
     int listener;
@@ -100,6 +106,56 @@ static void map_give(struct server *v, struct served_map *m)
     free(m);
 }
 
+/* ---- Chunks from elsewhere ---- */
+
+/* One store has one source, so all devices of a server share theirs. */
+static int use_remote(struct server *v, const char *url, struct err *e)
+{
+    if (v->remote && strcmp(v->remote_url, url) != 0) {
+        err_set(e, ERR_BUSY, "devices of this store get their chunks from %s", v->remote_url);
+        return err_hint(e, "detach those first, or use another --store");
+    }
+    if (v->remote)
+        return 0;
+    AUTO_FREE char *kept = mem_strdup(url);
+    struct remote_options o = {.url = kept, .cancel = v->cancel};
+    int rc = kept ? remote_open(&v->remote, v->store, &o, e) : err_nomem(e, "remote store");
+    if (rc == 0)
+        v->remote_url = MOVE(kept);
+    return rc;
+}
+
+/* What a boot of it reads, then, if that is wanted, all of it. */
+static int fetch_ahead(struct server *v, struct served *d, struct err *e)
+{
+    const struct device_record *r = &d->record;
+    const struct block_map *m = d->map->map;
+    AUTO_TEMPLATE struct template *t = NULL;
+    AUTO_FREE struct digest *chunks = NULL;
+    size_t count = 0;
+    int rc = r->has_template ? template_load_record(&t, v->store, &r->template, e) : 0;
+    if (rc == 0 && t) {
+        remote_use_template(v->remote, t);
+        rc = trace_chunks(&chunks, &count, t, v->store, TRACE_BOOT, e);
+    }
+    struct prefetch_options options = {.workers = PREFETCH_WORKERS, .urgent = count};
+    size_t capacity = count;
+    size_t more = r->complete ? block_map_count(m) : 0;
+    if (rc == 0)
+        rc = mem_grow(&chunks, &capacity, count + more, sizeof(*chunks), e);
+    for (size_t i = 0; rc == 0 && i < more; i++)
+        chunks[count++] = block_map_extent(m, i)->chunk;
+    return rc == 0 && count > 0 ? prefetch_start(&d->prefetch, v->store, chunks, count, &options, e)
+                                : rc;
+}
+
+static void begin_fetching(struct server *v, struct served *d)
+{
+    struct err e = ERR_INIT;
+    if (d->record.remote && fetch_ahead(v, d, &e) < 0)
+        log_event(LOG_WARN, "bake", "%s: nothing is fetched ahead: %s", d->record.name, e.text);
+}
+
 /* ---- One device ---- */
 
 /* Ends the serving; what the kernel has is removed, or left to be recovered. */
@@ -107,6 +163,8 @@ static int stop_front(struct served *d, bool leave, struct err *e)
 {
     struct ublk_server *u = d->ublk;
     nbd_server_stop(d->nbd);
+    prefetch_stop(d->prefetch);
+    d->prefetch = NULL;
     d->nbd = NULL;
     d->ublk = NULL;
     if (leave) {
@@ -128,7 +186,9 @@ static int open_disk(struct server *v, struct served *d, struct err *e)
 {
     struct bdev *leaf = NULL;
     char name[DEVICE_NAME_MAX];
-    int rc = map_take(&d->map, v, &d->record.disk, e);
+    int rc = d->record.remote ? use_remote(v, d->record.remote, e) : 0;
+    if (rc == 0)
+        rc = map_take(&d->map, v, &d->record.disk, e);
     if (rc == 0)
         rc = bdev_open_map(&leaf, d->map->map, v->cache, e);
     if (rc < 0)
@@ -148,11 +208,26 @@ static void remove_stale_socket(const char *path)
         (void)unlinkat(AT_FDCWD, path, 0);
 }
 
+/* Port 0 leaves the choice to the kernel; from then on it is the device's. */
+static int start_tcp(struct served *d, struct err *e)
+{
+    char *address;
+    int rc = nbd_server_start_tcp(&d->nbd, d->disk, d->record.address, e);
+    if (rc < 0)
+        return rc;
+    address = mem_strdup(nbd_server_address(d->nbd));
+    if (!address)
+        return err_nomem(e, "address");
+    free(d->record.address);
+    d->record.address = address;
+    return 0;
+}
+
 static int start_front(struct served *d, bool recover, struct err *e)
 {
     struct device_record *r = &d->record;
     if (r->front == DEVICE_NBD_TCP)
-        return nbd_server_start_tcp(&d->nbd, d->disk, r->address, e);
+        return start_tcp(d, e);
     if (r->front == DEVICE_NBD) {
         if (recover)
             remove_stale_socket(r->address);
@@ -171,13 +246,14 @@ static int serve(struct server *v, struct served *d, bool recover, struct err *e
     int rc = open_disk(v, d, e);
     if (rc == 0)
         rc = start_front(d, recover, e);
-    if (rc < 0)
-        return rc;
     d->record.pid = getpid();
-    rc = device_record_save(v->dir, &d->record, e);
+    if (rc == 0)
+        rc = device_record_save(v->dir, &d->record, e);
     struct err ignored = ERR_INIT;
     if (rc < 0 && stop_front(d, recover, &ignored) < 0)
         log_event(LOG_WARN, "bake", "%s: %s", d->record.name, ignored.text);
+    if (rc == 0)
+        begin_fetching(v, d);
     return rc;
 }
 
@@ -243,6 +319,8 @@ static int fill_record(struct device_record *r, struct server *v, const struct j
         rc = device_front_parse(front, &r->front, e);
     if (rc == 0)
         rc = json_get_string_opt(request, "address", &address, e);
+    if (rc == 0)
+        rc = device_source_decode(r, request, e);
     if (rc == 0)
         rc = unused_id(v, &r->id, e);
     if (rc < 0)
@@ -451,6 +529,8 @@ static void server_close(struct server *v, bool leave)
         (void)unlinkat(v->dir, DEVICE_SOCKET, 0);
     file_close(&v->listener);
     chunk_cache_free(v->cache);
+    remote_close(v->remote);
+    free(v->remote_url);
     store_close(v->store);
     free(v->boot);
     file_close(&v->lock);
@@ -475,7 +555,7 @@ static void loop(struct server *v, const struct device_serve_options *o)
 
 int device_serve(const char *store_path, const struct device_serve_options *o, struct err *e)
 {
-    struct server v = {.dir = -1, .lock = -1, .listener = -1};
+    struct server v = {.dir = -1, .lock = -1, .listener = -1, .cancel = o->cancel};
     int rc = server_open(&v, store_path, e);
     if (rc == 0 && o->ready)
         o->ready(o->ctx);

@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /* What takes the room in a store, by kind; what each template takes is in measure.c. */
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
 #include "bake/census.h"
 #include "bake/pipeline.h"
+#include "base/file.h"
 #include "base/log.h"
 
 static const char *const names[DU_KIND_COUNT] = {
     [DU_LAYERS] = "layers",       [DU_DISKS] = "disks",     [DU_MEMORY] = "memory",
     [DU_LOOSE] = "unreferenced",  [DU_INDEXES] = "indexes", [DU_MAPS] = "maps",
     [DU_DOCUMENTS] = "documents", [DU_BLOBS] = "blobs",     [DU_JOURNALS] = "journals",
+    [DU_DEVICES] = "devices",
 };
 
 const char *du_kind_name(enum du_kind kind)
@@ -93,6 +99,36 @@ static enum du_kind kind_of(enum upkeep_kind kind, const struct census_file *f)
     return f->flags ? (enum du_kind)(f->flags - 1) : DU_LOOSE;
 }
 
+/* Uppers are sparse: their room is what the file system gave them. */
+static int count_devices(struct du_report *out, struct store *s, struct err *e)
+{
+    AUTO_FD int fd = -1;
+    int rc = file_open(&fd, store_dir(s), "devices", O_RDONLY | O_DIRECTORY, 0, e);
+    if (rc == -ERR_NOTFOUND) {
+        err_clear(e);
+        return 0;
+    }
+    if (rc < 0)
+        return rc;
+    DIR *list = fdopendir(fd);
+    if (!list)
+        return err_sys(e, "listing devices");
+    fd = -1;
+    const struct dirent *entry;
+    while ((entry = readdir(list))) {
+        struct stat st;
+        if (fstatat(dirfd(list), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
+            !S_ISREG(st.st_mode))
+            continue;
+        uint64_t size = (uint64_t)st.st_blocks * 512;
+        out->kinds[DU_DEVICES].count++;
+        out->kinds[DU_DEVICES].size += size;
+        out->total += size;
+    }
+    closedir(list);
+    return 0;
+}
+
 int store_du(struct du_report *out, struct store *s, struct err *e)
 {
     *out = (struct du_report){0};
@@ -112,5 +148,5 @@ int store_du(struct du_report *out, struct store *s, struct err *e)
         }
     }
     census_fini(&c);
-    return rc;
+    return rc < 0 ? rc : count_devices(out, s, e);
 }

@@ -23,6 +23,7 @@ enum {
     BOOT_TIMEOUT_MS = 180000, /* kernel start to agent's hello; seconds even under TCG */
     BOOT_TRIES = 3,
     RESTORE_TIMEOUT_MS = 60000,
+    AHEAD_WORKERS = 8,    /* requests at once; a chunk is small and the line may be long */
     SOCKET_NAME_MAX = 16, /* "/agent.sock" and the like, see qemu.c */
 };
 
@@ -42,10 +43,22 @@ static int make_directory(struct guest *g, struct err *e)
     return g->memory_path ? 0 : err_nomem(e, "guest");
 }
 
+/* Not to have it costs time, nothing else. */
+static void fetch_ahead(struct guest *g, const struct guest_options *o)
+{
+    struct err e = ERR_INIT;
+    const struct prefetch_options options = {.workers = AHEAD_WORKERS, .urgent = o->ahead_count};
+    if (o->ahead_count > 0 && store_has_source(g->room->store) &&
+        prefetch_start(&g->ahead, g->room->store, o->ahead, o->ahead_count, &options, &e) < 0)
+        log_event(LOG_WARN, "bake", "nothing is fetched ahead: %s", e.text);
+}
+
 static int start_disk(struct guest *g, const struct guest_options *o, struct err *e)
 {
     struct bdev *leaf = NULL;
+    fetch_ahead(g, o);
     int rc = bdev_open_map(&leaf, o->disk, g->room->cache, e);
+    g->leaf = leaf;
     if (rc == 0)
         rc = bdev_open_cow(&g->disk, leaf, store_tmp_dir(g->room->store), 0, e);
     if (rc < 0)
@@ -76,6 +89,7 @@ void guest_free(struct guest *g)
         return;
     agent_free(g->agent);
     vm_free(g->vm);
+    prefetch_stop(g->ahead);
     nbd_server_stop(g->nbd);
     bdev_close(g->disk);
     struct err ignored = ERR_INIT;

@@ -111,13 +111,19 @@ struct guest_options {
     uint32_t cpus;
     uint64_t memory_mb;
     bool network;
+    /* Chunks that the disk's readers will want, borrowed for the call: fetched ahead where the store has a
+     * source. */
+    const struct digest *ahead;
+    size_t ahead_count;
 };
 
 struct guest {
     const struct machine_room *room;
     char *dir; /* sockets, console log, memory; removed with the guest */
     char *memory_path;
-    struct bdev *disk; /* copy-on-write over the map */
+    struct bdev *leaf;      /* the map; belongs to `disk` */
+    struct bdev *disk;      /* copy-on-write over it */
+    struct prefetch *ahead; /* NULL: nothing is fetched ahead */
     struct nbd_server *nbd;
     struct vm *vm;
     struct agent *agent; /* NULL before connect and after disconnect */
@@ -133,6 +139,22 @@ int guest_restore(struct guest **out, const struct machine_room *r, const struct
 void guest_free(struct guest *g);
 DEFINE_AUTO(guest, guest_free)
 #define AUTO_GUEST CLEANUP(guest_free_auto_)
+
+/* ---- What guests read (trace.c) ---------------------------------------------------------------- */
+
+/* Members of a template's record: extents of base_disk that a boot read until it was ready, and of
+ * disk that a restore read. */
+#define TRACE_BOOT "boot_trace"
+#define TRACE_RESTORE "restore_trace"
+
+enum { TRACE_DELTA_MAX = 512 }; /* extents that steps changed and a boot fetches ahead */
+
+/* Notes what has been read of the guest's disk so far. */
+int trace_note(struct json *document, const char *member, const struct guest *g,
+               struct err *e) MUST_USE;
+/* The chunks of a noted trace, for free(); none where the record has no such member. */
+int trace_chunks(struct digest **out, size_t *count, const struct template *t, struct store *s,
+                 const char *member, struct err *e) MUST_USE;
 
 /* ---- What runs in a guest -------------------------------------------------------------------- */
 
@@ -507,9 +529,9 @@ int task_why(struct baking *b, char **out, struct err *e) MUST_USE;
 int warm_task(struct baking *b, const struct block_map *disk, const struct digest *base_disk,
               const struct digest *key, struct json **document, struct err *e) MUST_USE;
 /* Restores what the record says in a fresh VM and passes its ready check. *ready_ms: start of the
- * VMM to ready. */
-int prove_template(const struct template *t, const struct machine_room *r, int64_t *ready_ms,
-                   struct err *e) MUST_USE;
+ * VMM to ready. What was read of the disk is noted in `document` (NULL: nowhere). */
+int prove_template(const struct template *t, const struct machine_room *r, struct json *document,
+                   int64_t *ready_ms, struct err *e) MUST_USE;
 /* A running copy of the template; the caller frees the guest, then *disk, which it borrows, whatever
  * the result. */
 int template_open_copy(struct guest **out, struct block_map **disk, const struct template *t,

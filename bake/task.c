@@ -217,7 +217,7 @@ static int warm_and_prove(struct baking *b, struct err *e)
     int64_t ready_ms = 0;
     rc = template_from_document(&t, document, e);
     if (rc == 0)
-        rc = prove_template(t, &run->machines, &ready_ms, e);
+        rc = prove_template(t, &run->machines, document, &ready_ms, e);
     json_set(document, "warm_ready_ms", json_new_integer(ready_ms));
     return rc < 0 ? rc : template_put(run->store, &b->key, document, &b->record, e);
 }

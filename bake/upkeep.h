@@ -125,6 +125,7 @@ enum du_kind {
     DU_DOCUMENTS, /* records, keys, catalog */
     DU_BLOBS,     /* manifests, configs, blobs on their way */
     DU_JOURNALS,
+    DU_DEVICES, /* files of attached devices: what was written to them; as the disk counts it */
     DU_KIND_COUNT
 };
 const char *du_kind_name(enum du_kind kind);

@@ -109,35 +109,95 @@ static int check_ready(struct guest *g, const struct template *t, struct err *e)
     return rc;
 }
 
+/* A running copy of the template; the guest borrows `disk`. */
+struct copy {
+    struct block_map *disk;
+    struct guest *guest;
+};
+
+static void copy_fini(struct copy *c)
+{
+    guest_free(c->guest);
+    block_map_free(c->disk);
+}
+#define AUTO_COPY CLEANUP(copy_fini)
+
+static int open_copy(struct copy *c, const struct template *t, const struct machine_room *r,
+                     const struct template_use *use, struct err *e)
+{
+    AUTO_FREE struct digest *ahead = NULL;
+    size_t ahead_count = 0;
+    int rc = store_get_map(r->store, &t->disk, &c->disk, e);
+    if (rc < 0)
+        return err_in(e, "disk");
+    if (store_has_source(r->store) && !use->no_prefetch)
+        rc = trace_chunks(&ahead, &ahead_count, t, r->store, use->cold ? TRACE_BOOT : TRACE_RESTORE,
+                          e);
+    if (rc < 0)
+        return rc;
+    struct guest_options options = {.disk = c->disk,
+                                    .cpus = t->cpus,
+                                    .memory_mb = t->memory_mb,
+                                    .network = t->network,
+                                    .ahead = ahead,
+                                    .ahead_count = ahead_count};
+    return use->cold ? guest_boot(&c->guest, r, &options, e)
+                     : guest_restore(&c->guest, r, &options, t, e);
+}
+
 int template_open_copy(struct guest **out, struct block_map **disk, const struct template *t,
                        const struct machine_room *r, struct err *e)
 {
-    int rc = store_get_map(r->store, &t->disk, disk, e);
-    if (rc < 0)
-        return err_in(e, "disk");
-    struct guest_options options = {
-        .disk = *disk, .cpus = t->cpus, .memory_mb = t->memory_mb, .network = t->network};
-    return guest_restore(out, r, &options, t, e);
+    struct copy c = {0};
+    int rc = open_copy(&c, t, r, &(struct template_use){0}, e);
+    *out = c.guest;
+    *disk = c.disk;
+    return rc;
 }
 
-int prove_template(const struct template *t, const struct machine_room *r, int64_t *ready_ms,
-                   struct err *e)
+int prove_template(const struct template *t, const struct machine_room *r, struct json *document,
+                   int64_t *ready_ms, struct err *e)
 {
-    AUTO_BLOCK_MAP struct block_map *disk = NULL; /* outlives the guest: cleanups run backwards */
-    AUTO_GUEST struct guest *g = NULL;
+    AUTO_COPY struct copy c = {0};
     int64_t start_ms = clock_ms();
-    int rc = template_open_copy(&g, &disk, t, r, e);
+    int rc = open_copy(&c, t, r, &(struct template_use){0}, e);
     if (rc == 0)
-        rc = check_ready(g, t, e);
+        rc = check_ready(c.guest, t, e);
     if (rc < 0)
         return err_in(e, "restoring");
     *ready_ms = clock_ms() - start_ms;
-    return 0;
+    return document ? trace_note(document, TRACE_RESTORE, c.guest, e) : 0;
+}
+
+/* A disk that was booted: what the recipe starts is started, and must be ready. */
+static int start_cold(struct guest *g, const struct template *t, struct err *e)
+{
+    AUTO_FREE char *start = NULL;
+    const char *text = NULL;
+    const struct json *recipe = json_member(t->document, "recipe");
+    struct recipe_ready ready = {0};
+    struct guest_context context = {0};
+    uint64_t process = 0;
+    int rc = recipe ? json_get_string_opt(recipe, "start", &text, e) : 0;
+    if (rc == 0 && text && !(start = mem_strdup(text)))
+        rc = err_nomem(e, "template");
+    const struct recipe starting = {.start = start};
+    if (rc == 0)
+        rc = ready_decode(&ready, t->document, e);
+    if (rc == 0)
+        rc = template_context(&context, t, e);
+    if (rc == 0)
+        rc = guest_start(g, &starting, &context, &process, e);
+    if (rc == 0)
+        rc = guest_wait_ready(g, &ready, &context, process, e);
+    guest_context_fini(&context);
+    ready_fini(&ready);
+    return rc;
 }
 
 static int run_in_copy(const struct template *t, const struct machine_room *r,
-                       const struct template_command *command, struct agent_result *result,
-                       struct err *e)
+                       const struct template_use *use, const struct template_command *command,
+                       struct agent_result *result, struct err *e)
 {
     struct agent_exec exec = {.argv = command->argv,
                               .env = (const char *const *)t->env,
@@ -145,10 +205,11 @@ static int run_in_copy(const struct template *t, const struct machine_room *r,
                               .user = t->user,
                               .input = command->input,
                               .input_len = command->input_len};
-    AUTO_BLOCK_MAP struct block_map *disk = NULL;
-    AUTO_GUEST struct guest *g = NULL;
-    int rc = template_open_copy(&g, &disk, t, r, e);
-    return rc < 0 ? rc : agent_run(g->agent, &exec, command->output, command->ctx, result, e);
+    AUTO_COPY struct copy c = {0};
+    int rc = open_copy(&c, t, r, use, e);
+    if (rc == 0 && use->cold)
+        rc = start_cold(c.guest, t, e);
+    return rc < 0 ? rc : agent_run(c.guest->agent, &exec, command->output, command->ctx, result, e);
 }
 
 int template_run(const struct template *t, struct store *s, const struct template_use *use,
@@ -158,7 +219,7 @@ int template_run(const struct template *t, struct store *s, const struct templat
     int rc = machine_room_open(&room, s, use->cache_dir, use->accel, use->cancel, e);
     if (rc < 0)
         return rc;
-    rc = run_in_copy(t, &room, command, result, e);
+    rc = run_in_copy(t, &room, use, command, result, e);
     machine_room_close(&room);
     return rc < 0 ? err_in(e, "template %s", t->alias) : 0;
 }
@@ -236,7 +297,7 @@ int template_verify(const struct template *t, struct store *s, const struct temp
     if (rc == 0)
         rc = machine_room_open(&room, s, use->cache_dir, use->accel, use->cancel, e);
     if (rc == 0) {
-        rc = prove_template(t, &room, &out->restore_ms, e);
+        rc = prove_template(t, &room, NULL, &out->restore_ms, e);
         machine_room_close(&room);
     }
     return rc < 0 ? err_in(e, "template %s", t->alias) : 0;

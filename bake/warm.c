@@ -184,6 +184,8 @@ static int warm_guest(struct baking *b, struct guest *g, const struct block_map 
     }
     if (rc == 0)
         rc = guest_wait_ready(g, &recipe->ready, &context, process, e);
+    if (rc == 0)
+        rc = trace_note(document, TRACE_BOOT, g, e);
     if (rc == 0) {
         baking_stage(b, STAGE_SNAPSHOT);
         describe_context(document, &context);

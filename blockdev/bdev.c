@@ -94,6 +94,19 @@ int bdev_read_now(struct bdev *d, void *data, size_t len, uint64_t off)
     return 0;
 }
 
+int bdev_lend(struct bdev *d, struct bdev_loan *loan, size_t len, uint64_t off)
+{
+    *loan = (struct bdev_loan){.part_count = 0};
+    if (!d->ops->lend || len == 0 || !in_range(d, len, off))
+        return -EAGAIN;
+    int rc = d->ops->lend(d, loan, len, off);
+    if (rc < 0)
+        return rc;
+    count(&d->reads, 1);
+    count(&d->bytes_read, len);
+    return 0;
+}
+
 int bdev_write(struct bdev *d, const void *data, size_t len, uint64_t off)
 {
     count(&d->writes, 1);

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 #include "base/buf.h"
 #include "base/cancel.h"
@@ -131,6 +132,7 @@ struct chunk_source {
  * (disk full) is served all the same. The source is borrowed for the store's life; set it before
  * other threads use the store. */
 void store_set_source(struct store *s, const struct chunk_source *source);
+bool store_has_source(struct store *s);
 
 /* ---- Block maps -------------------------------------------------------------------------- */
 
@@ -335,11 +337,27 @@ struct bdev;
 /* What a range is known to hold. BDEV_DATA promises nothing. */
 enum bdev_content { BDEV_DATA, BDEV_ZEROS };
 
+/* Bytes of a range where the device has them in memory: they stay as they are until bdev_loan_end. */
+struct cached_chunk;
+struct chunk_cache;
+enum { BDEV_LOAN_PARTS = 16 };
+struct bdev_loan {
+    struct iovec parts[BDEV_LOAN_PARTS]; /* in order; read only */
+    size_t part_count;
+    /* For the devices. */
+    struct chunk_cache *cache;
+    struct cached_chunk *held[BDEV_LOAN_PARTS];
+    size_t held_count;
+};
+
 struct bdev_ops {
     int (*read)(struct bdev *d, void *data, size_t len, uint64_t off); /* required */
     /* Optional: as read, but -EAGAIN where that would have to wait for a disk or a network. Without
      * it every read may have to. */
     int (*read_now)(struct bdev *d, void *data, size_t len, uint64_t off);
+    /* Optional: as read_now, without a copy; also -EAGAIN when the range is not all in memory, or in too
+     * many parts. `loan` is empty, and stays so on failure. */
+    int (*lend)(struct bdev *d, struct bdev_loan *loan, size_t len, uint64_t off);
     int (*write)(struct bdev *d, const void *data, size_t len, uint64_t off); /* NULL: read-only */
     int (*flush)(struct bdev *d);                                             /* optional */
     /* Optional; afterwards the range reads as zeros. Without it zeros are written. */
@@ -370,6 +388,9 @@ struct bdev {
 int bdev_read(struct bdev *d, void *data, size_t len, uint64_t off) MUST_USE;
 /* -EAGAIN when it would have to wait: not counted as a request, and `data` holds nothing. */
 int bdev_read_now(struct bdev *d, void *data, size_t len, uint64_t off) MUST_USE;
+/* -EAGAIN: read it. Any other result is that of a read. */
+int bdev_lend(struct bdev *d, struct bdev_loan *loan, size_t len, uint64_t off) MUST_USE;
+void bdev_loan_end(struct bdev_loan *loan); /* an empty or zeroed one is fine */
 int bdev_write(struct bdev *d, const void *data, size_t len, uint64_t off) MUST_USE;
 int bdev_flush(struct bdev *d) MUST_USE;
 /* The range reads as zeros afterwards; its space is given back where the device can. */
@@ -445,17 +466,23 @@ int store_export_map(struct store *s, const struct block_map *m, int fd, size_t 
 
 /* ---- Ahead of the reads -------------------------------------------------------------------- */
 
-/* Chunks of the disk in the order in which they were first read from it: what a boot needs. Free with
+/* Numbers of the map's extents in the order in which they were first read: what a boot needs. Free with
  * free(). `d` must come from bdev_open_map; it may be in use. */
-int bdev_map_trace(const struct bdev *d, struct digest **out, size_t *count,
-                   struct err *e) MUST_USE;
+int bdev_map_trace(const struct bdev *d, uint32_t **out, size_t *count, struct err *e) MUST_USE;
 
 /*
- * Fetches chunks from the store's source in the background, in the order of the list (copied), with
- * up to 16 `workers`; those that are there are passed over. Reads that wait for a chunk go first. A
- * chunk that cannot be had is counted, nothing more.
+ * Fetches chunks from the store's source in the background, in the order of the list (copied); those
+ * that are there are passed over. A chunk that cannot be had is counted, nothing more.
  */
 struct prefetch;
+
+struct prefetch_options {
+    size_t workers; /* at most 16 */
+    /* So many at the front of the list are about to be read: they are tried once, and do not wait for
+     * anybody. Before each of the others, reads that wait for a chunk go first; while the source is
+     * away they are tried again. */
+    size_t urgent;
+};
 
 struct prefetch_stats {
     size_t fetched;
@@ -463,7 +490,7 @@ struct prefetch_stats {
 };
 
 int prefetch_start(struct prefetch **out, struct store *s, const struct digest *chunks,
-                   size_t count, size_t workers, struct err *e) MUST_USE;
+                   size_t count, const struct prefetch_options *o, struct err *e) MUST_USE;
 /* Waits until all is done. By the thread that calls prefetch_stop, before that. */
 struct prefetch_stats prefetch_wait(struct prefetch *p);
 /* Ends it after the chunks that are under way. */
@@ -484,6 +511,8 @@ int nbd_server_start(struct nbd_server **out, struct bdev *d, const char *socket
  * authentication nor encryption. ERR_INPUT for an address that is none. */
 int nbd_server_start_tcp(struct nbd_server **out, struct bdev *d, const char *address,
                          struct err *e) MUST_USE;
+/* The socket's path; HOST:PORT with the port that the kernel chose where 0 was asked for. Borrowed. */
+const char *nbd_server_address(const struct nbd_server *n);
 /* Closes all connections, joins the threads, removes the socket; the device stays. */
 void nbd_server_stop(struct nbd_server *n);
 DEFINE_AUTO(nbd_server, nbd_server_stop)

@@ -24,6 +24,7 @@ enum {
     LIMIT_MS = 30 * 1000,
     PAUSE_FIRST_MS = 50,
     PAUSE_MAX_MS = 2000,
+    AHEAD_LIMIT_MS = 10 * 1000,
 };
 
 /* Asks until there is an answer that asking again would not change. */
@@ -142,17 +143,26 @@ void store_count_reader(struct store *s, int by)
 
 /* ---- One chunk ---- */
 
-static int fetch(struct store *s, struct chunk_codec *c, const struct digest *d, void *data,
-                 size_t *len, struct err *e)
+/* Where a chunk goes, and how much is done for it. */
+struct wanted {
+    void *data;
+    size_t len;
+    bool ahead; /* nobody waits for it */
+};
+
+static int fetch(struct store *s, struct chunk_codec *c, const struct digest *d, struct wanted *w,
+                 struct err *e)
 {
-    const struct chunk_fetches *f = store_fetches(s);
+    struct chunk_fetches *f = store_fetches(s);
+    const struct chunk_source *source = f->source;
     AUTO_BUF struct buf stored;
     buf_init(&stored, CHUNK_STORED_MAX);
-    int rc = ask(f->source, d, clock_ms() + f->limit_ms, &stored, e);
+    int rc = w->ahead ? source->fetch(source->ctx, d, clock_ms() + AHEAD_LIMIT_MS, &stored, e)
+                      : ask(source, d, clock_ms() + f->limit_ms, &stored, e);
     if (rc == 0)
-        rc = chunk_decode(c, stored.data, stored.len, data, len, e);
+        rc = chunk_decode(c, stored.data, stored.len, w->data, &w->len, e);
     if (rc == 0)
-        rc = digest_check(d, data, *len, e);
+        rc = digest_check(d, w->data, w->len, e);
     if (rc < 0)
         return err_in(e, "from the remote store");
     struct err full = ERR_INIT;
@@ -164,8 +174,8 @@ static int fetch(struct store *s, struct chunk_codec *c, const struct digest *d,
     return 0;
 }
 
-int store_fetch_chunk(struct store *s, struct chunk_codec *c, const struct digest *d, void *data,
-                      size_t *len, struct err *e)
+static int fetch_or_wait(struct store *s, struct chunk_codec *c, const struct digest *d,
+                         struct wanted *w, struct err *e)
 {
     struct chunk_fetches *f = store_fetches(s);
     if (!f->source || d->algorithm != DIGEST_SHA256)
@@ -174,12 +184,32 @@ int store_fetch_chunk(struct store *s, struct chunk_codec *c, const struct diges
     int rc = -1;
     if (take_off(f, &mine)) {
         err_clear(e);
-        rc = store_read_chunk(s, c, d, data, len, e);
+        rc = store_read_chunk(s, c, d, w->data, &w->len, e);
     }
-    if (rc < 0)
-        rc = fetch(s, c, d, data, len, e);
+    if (rc < 0) {
+        err_clear(e);
+        rc = fetch(s, c, d, w, e);
+    }
     land(f, &mine);
     return rc;
+}
+
+int store_fetch_chunk(struct store *s, struct chunk_codec *c, const struct digest *d, void *data,
+                      size_t *len, struct err *e)
+{
+    struct wanted w = {.data = data};
+    int rc = fetch_or_wait(s, c, d, &w, e);
+    if (rc == 0)
+        *len = w.len;
+    return rc;
+}
+
+int store_fetch_ahead(struct store *s, struct chunk_codec *c, const struct digest *d, void *data,
+                      struct err *e)
+{
+    struct wanted w = {.data = data, .ahead = true};
+    err_set(e, ERR_NOTFOUND, "not in the store"); /* what it stays where there is no source */
+    return fetch_or_wait(s, c, d, &w, e);
 }
 
 static int get_stored(struct store *s, struct chunk_codec *c, const struct digest *d,

@@ -240,6 +240,18 @@ static int cow_read_now(struct bdev *d, void *data, size_t len, uint64_t off)
     return read_range(cow_of(d), data, len, off, bdev_read_now);
 }
 
+/* What was never written lies below. */
+static int cow_lend(struct bdev *d, struct bdev_loan *loan, size_t len, uint64_t off)
+{
+    struct cow *w = cow_of(d);
+    struct claim range = claim_of(len, off);
+    enum state state;
+    uint64_t run = state_run(w, range.first, range.end, &state);
+    if (state != UNTOUCHED || run < range.end - range.first)
+        return -EAGAIN;
+    return bdev_lend(w->lower, loan, len, off);
+}
+
 /* Writes a part of one owned block; `data` NULL means zeros. The block is then whole in the
  * file. */
 static int write_part(struct cow *w, const uint8_t *data, size_t len, uint64_t off)
@@ -394,6 +406,7 @@ static void cow_close(struct bdev *d)
 static const struct bdev_ops cow_ops = {
     .read = cow_read,
     .read_now = cow_read_now,
+    .lend = cow_lend,
     .write = cow_write,
     .discard = cow_discard,
     .content = cow_content,

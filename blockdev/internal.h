@@ -56,10 +56,10 @@ struct chunk_flight {
 
 /* What a store knows of its source. */
 struct chunk_fetches {
-    const struct chunk_source *source; /* borrowed; NULL: none */
-    int64_t limit_ms;                  /* how long a chunk is waited for */
-    pthread_mutex_t mutex;             /* the rest */
-    pthread_cond_t landed;             /* a flight ended, or the last reader left */
+    _Atomic(const struct chunk_source *) source; /* borrowed; NULL: none */
+    int64_t limit_ms;                            /* how long a chunk is waited for */
+    pthread_mutex_t mutex;                       /* the rest */
+    pthread_cond_t landed;                       /* a flight ended, or the last reader left */
     struct chunk_flight *flights;
     unsigned readers; /* that wait for a chunk; a prefetch lets them go first */
 };
@@ -80,6 +80,10 @@ int store_read_chunk(struct store *s, struct chunk_codec *c, const struct digest
  * stays that way when there is no source. */
 int store_fetch_chunk(struct store *s, struct chunk_codec *c, const struct digest *d, void *data,
                       size_t *len, struct err *e) MUST_USE;
+
+/* Brings a chunk that nobody waits for; with one try, since who wants it then asks for himself. */
+int store_fetch_ahead(struct store *s, struct chunk_codec *c, const struct digest *d, void *data,
+                      struct err *e) MUST_USE;
 
 /* Counts a reader that waits for a fetch: 1 in, -1 out. */
 void store_count_reader(struct store *s, int by);

@@ -114,6 +114,78 @@ static int leaf_read_now(struct bdev *d, void *data, size_t len, uint64_t off)
     return read_range(leaf_of(d), data, len, off, true);
 }
 
+/* ---- Lending ---- */
+
+static bool lend_part(struct bdev_loan *loan, const uint8_t *data, size_t len)
+{
+    if (loan->part_count == BDEV_LOAN_PARTS)
+        return false;
+    /* Whoever borrows only reads; an iovec has no const. */
+    loan->parts[loan->part_count++] =
+        (struct iovec){.iov_base = (void *)(uintptr_t)data, .iov_len = len};
+    return true;
+}
+
+static bool lend_zeros(struct bdev_loan *loan, size_t len)
+{
+    static const uint8_t zeros[64 << 10];
+    while (len > 0) {
+        size_t n = len < sizeof(zeros) ? len : sizeof(zeros);
+        if (!lend_part(loan, zeros, n))
+            return false;
+        len -= n;
+    }
+    return true;
+}
+
+/* `len` bytes at `off` of the disk, all within one extent. */
+static bool lend_extent(struct leaf *l, size_t index, struct bdev_loan *loan, size_t len,
+                        uint64_t off)
+{
+    const struct map_extent *extent = block_map_extent(l->map, index);
+    struct cached_chunk *chunk;
+    size_t chunk_len;
+    if (loan->held_count == BDEV_LOAN_PARTS || !chunk_cache_peek(l->cache, &extent->chunk, &chunk))
+        return false;
+    loan->held[loan->held_count++] = chunk;
+    const uint8_t *bytes = cached_chunk_bytes(chunk, &chunk_len);
+    uint64_t at = extent->chunk_off + (off - extent->off);
+    touch(l, index);
+    return at <= chunk_len && len <= chunk_len - at && lend_part(loan, bytes + at, len);
+}
+
+static int leaf_lend(struct bdev *d, struct bdev_loan *loan, size_t len, uint64_t off)
+{
+    struct leaf *l = leaf_of(d);
+    size_t count = block_map_count(l->map);
+    bool fits = true;
+    loan->cache = l->cache;
+    for (size_t i = block_map_find(l->map, off); fits && len > 0;) {
+        const struct map_extent *extent = i < count ? block_map_extent(l->map, i) : NULL;
+        uint64_t end = !extent             ? UINT64_MAX
+                       : extent->off > off ? extent->off
+                                           : extent->off + extent->size;
+        size_t n = end - off < len ? (size_t)(end - off) : len;
+        if (extent && extent->off <= off)
+            fits = lend_extent(l, i++, loan, n, off);
+        else
+            fits = lend_zeros(loan, n);
+        off += n;
+        len -= n;
+    }
+    if (fits)
+        return 0;
+    bdev_loan_end(loan);
+    return -EAGAIN;
+}
+
+void bdev_loan_end(struct bdev_loan *loan)
+{
+    for (size_t i = 0; i < loan->held_count; i++)
+        chunk_cache_put(loan->cache, loan->held[i]);
+    loan->held_count = loan->part_count = 0;
+}
+
 static enum bdev_content leaf_content(struct bdev *d, uint64_t len, uint64_t off, uint64_t *run)
 {
     struct leaf *l = leaf_of(d);
@@ -143,6 +215,7 @@ static void leaf_close(struct bdev *d)
 static const struct bdev_ops leaf_ops = {
     .read = leaf_read,
     .read_now = leaf_read_now,
+    .lend = leaf_lend,
     .content = leaf_content,
     .close = leaf_close,
 };
@@ -168,20 +241,20 @@ int bdev_open_map(struct bdev **out, const struct block_map *m, struct chunk_cac
     return 0;
 }
 
-int bdev_map_trace(const struct bdev *d, struct digest **out, size_t *count, struct err *e)
+int bdev_map_trace(const struct bdev *d, uint32_t **out, size_t *count, struct err *e)
 {
     assert(d->ops == &leaf_ops);
     const struct leaf *l = (const struct leaf *)(const void *)d;
     size_t len = atomic_load(&l->trace_len);
-    struct digest *chunks = mem_array(len, sizeof(*chunks));
-    if (!chunks)
+    uint32_t *extents = mem_array(len, sizeof(*extents));
+    if (!extents)
         return err_nomem(e, "trace");
     *count = 0;
     for (size_t i = 0; i < len; i++) {
         uint32_t extent = atomic_load(&l->trace[i]);
-        if (extent > 0) /* a reader is just about to fill it */
-            chunks[(*count)++] = block_map_extent(l->map, extent - 1)->chunk;
+        if (extent > 0) /* else a reader is just about to fill it */
+            extents[(*count)++] = extent - 1;
     }
-    *out = chunks;
+    *out = extents;
     return 0;
 }

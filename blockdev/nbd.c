@@ -227,6 +227,24 @@ static const char *cut_address(char *address, const char **port)
     return address + 1;
 }
 
+/* Puts the port that the socket has in the place of the one that was asked for. */
+static int settle_port(char **address, int fd, struct err *e)
+{
+    struct sockaddr_storage bound;
+    socklen_t len = sizeof(bound);
+    char port[8];
+    if (getsockname(fd, (struct sockaddr *)(void *)&bound, &len) < 0 ||
+        getnameinfo((const struct sockaddr *)(const void *)&bound, len, NULL, 0, port, sizeof(port),
+                    NI_NUMERICSERV) != 0)
+        return err_sys(e, "address %s", *address);
+    char *settled = mem_printf("%.*s:%s", (int)(strrchr(*address, ':') - *address), *address, port);
+    if (!settled)
+        return err_nomem(e, "address");
+    free(*address);
+    *address = settled;
+    return 0;
+}
+
 static int listen_on_tcp(int *out, const char *address, struct err *e)
 {
     AUTO_FREE char *copy = mem_strdup(address);
@@ -300,6 +318,8 @@ static int start_server(struct nbd_server **out, struct bdev *d, const char *add
     if (rc < 0)
         return err_in(e, "NBD server");
     n->is_file = listen_at == listen_on;
+    if (!n->is_file && (rc = settle_port(&n->path, n->listener, e)) < 0)
+        return err_in(e, "NBD server");
     int sys = device_thread_start(&n->thread, server_main, n);
     if (sys != 0)
         return err_sysno(e, sys, "NBD server");
@@ -317,6 +337,11 @@ int nbd_server_start_tcp(struct nbd_server **out, struct bdev *d, const char *ad
                          struct err *e)
 {
     return start_server(out, d, address, listen_on_tcp, e);
+}
+
+const char *nbd_server_address(const struct nbd_server *n)
+{
+    return n->path;
 }
 
 void nbd_server_stop(struct nbd_server *n)

@@ -8,7 +8,8 @@
  * to manage. Replies may overtake one another; each carries its request's cookie.
  *
  * Input goes through a small buffer, so that requests that arrive together cost one system call;
- * payloads bypass it.
+ * payloads bypass it. Small reads that have arrived together and whose bytes are in memory are answered
+ * by the reading thread itself, all with one call. Large ones are sent from where the device has them.
  *
  * A client that breaks the framing (wrong magic, a payload above NBD_PAYLOAD_MAX) is
  * disconnected, since what follows cannot be understood; everything else gets an error reply.
@@ -86,7 +87,11 @@ enum {
     SIMPLE_REPLY_LEN = 16,
     STRUCTURED_REPLY_LEN = 20,
     STATUS_EXTENTS_MAX = 1024, /* of one reply; a client asks again for the rest */
-    BUFFER_KEEP_MAX = 1 << 20, /* larger payload buffers are given back after use */
+    FRONT_LEN = 12,            /* offset and length in front of a structured reply's data */
+    BUFFER_KEEP_MAX = (1 << 20) + FRONT_LEN, /* larger buffers are given back after use */
+    BATCH_READ_MAX = 16 << 10, /* bytes of a read that is answered together with others */
+    BATCH_MAX = 128 << 10,     /* bytes of their replies */
+    LEND_MIN = 32 << 10,       /* bytes of a read that are worth not being copied */
 };
 
 struct request {
@@ -109,6 +114,8 @@ struct result {
     enum chunk_type type;
     const uint8_t *data; /* borrowed */
     size_t len;
+    struct bdev_loan loan; /* of a read: what follows `data` */
+    size_t lent;           /* bytes of it */
 };
 
 /* ---- Bytes in and out ---- */
@@ -149,31 +156,36 @@ int nbd_receive(struct nbd_connection *c, void *data, size_t len)
     return 0;
 }
 
-int nbd_send(struct nbd_connection *c, const void *head, size_t head_len, const void *data,
-             size_t len)
+/* Sends all of the parts, which it changes. */
+static int send_parts(struct nbd_connection *c, struct iovec *parts, size_t count)
 {
-    size_t sent = 0;
-    while (sent < head_len + len) {
-        const uint8_t *const parts[] = {head, data};
-        size_t skip_head = sent < head_len ? sent : head_len;
-        size_t skip_data = sent - skip_head;
-        struct iovec iov[2];
-        size_t count = 0;
-        if (skip_head < head_len)
-            iov[count++] = (struct iovec){.iov_base = (void *)(uintptr_t)(parts[0] + skip_head),
-                                          .iov_len = head_len - skip_head};
-        if (skip_data < len)
-            iov[count++] = (struct iovec){.iov_base = (void *)(uintptr_t)(parts[1] + skip_data),
-                                          .iov_len = len - skip_data};
-        struct msghdr message = {.msg_iov = iov, .msg_iovlen = count};
+    while (count > 0) {
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
         ssize_t n = sendmsg(c->fd, &message, MSG_NOSIGNAL);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
             return -1;
-        sent += (size_t)n;
+        size_t sent = (size_t)n;
+        while (count > 0 && sent >= parts->iov_len) {
+            sent -= parts->iov_len;
+            parts++;
+            count--;
+        }
+        if (count > 0) {
+            parts->iov_base = (uint8_t *)parts->iov_base + sent;
+            parts->iov_len -= sent;
+        }
     }
     return 0;
+}
+
+int nbd_send(struct nbd_connection *c, const void *head, size_t head_len, const void *data,
+             size_t len)
+{
+    struct iovec parts[] = {{.iov_base = (void *)(uintptr_t)head, .iov_len = head_len},
+                            {.iov_base = (void *)(uintptr_t)data, .iov_len = len}};
+    return send_parts(c, parts, ARRAY_LEN(parts));
 }
 
 /* ---- Requests ---- */
@@ -280,26 +292,29 @@ static void do_read(struct nbd_connection *c, const struct request *r, struct pa
     }
     if (r->len == 0)
         return;
+    uint64_t run;
+    bool zeros = c->structured && bdev_content(c->device, r->len, r->off, &run) == BDEV_ZEROS &&
+                 run == r->len;
+    if (!zeros && r->len >= LEND_MIN && bdev_lend(c->device, &result->loan, r->len, r->off) == 0)
+        result->lent = r->len;
     /* Offset (and hole size) of a structured reply go in front of the data. */
-    if (payload_fit(p, (size_t)r->len + 12) < 0) {
+    if (payload_fit(p, (zeros || result->lent ? 0 : r->len) + FRONT_LEN) < 0) {
         result->error = NBD_ENOMEM;
         return;
     }
-    uint64_t run;
-    if (c->structured && bdev_content(c->device, r->len, r->off, &run) == BDEV_ZEROS &&
-        run == r->len) {
-        nbd_put32(nbd_put64(p->data, r->off), r->len);
-        *result = (struct result){NBD_OK, CHUNK_OFFSET_HOLE, p->data, 12};
-        return;
-    }
     size_t skip = 0;
+    result->data = p->data;
     if (c->structured) {
-        nbd_put64(p->data, r->off);
-        skip = 8;
+        nbd_put32(nbd_put64(p->data, r->off), r->len);
+        skip = zeros ? FRONT_LEN : FRONT_LEN - 4;
     }
-    result->error = error_of(bdev_read(c->device, p->data + skip, r->len, r->off));
-    if (result->error == NBD_OK)
-        *result = (struct result){NBD_OK, CHUNK_OFFSET_DATA, p->data, skip + r->len};
+    int rc = 0;
+    if (!zeros && !result->lent)
+        rc = bdev_read(c->device, p->data + skip, r->len, r->off);
+    result->error = error_of(rc);
+    result->type = zeros ? CHUNK_OFFSET_HOLE : CHUNK_OFFSET_DATA;
+    if (rc == 0)
+        result->len = zeros || result->lent ? skip : skip + r->len;
 }
 
 static void do_block_status(struct nbd_connection *c, const struct request *r, struct payload *p,
@@ -324,7 +339,8 @@ static void do_block_status(struct nbd_connection *c, const struct request *r, s
         at = nbd_put32(at, content == BDEV_ZEROS ? ALLOCATION_HOLE | ALLOCATION_ZERO : 0);
         off += run;
     }
-    *result = (struct result){NBD_OK, CHUNK_BLOCK_STATUS, p->data, (size_t)(at - p->data)};
+    *result =
+        (struct result){.type = CHUNK_BLOCK_STATUS, .data = p->data, .len = (size_t)(at - p->data)};
 }
 
 /* Commands that change the disk. */
@@ -372,69 +388,147 @@ static struct result execute(struct nbd_connection *c, const struct request *r, 
 
 /* ---- Replies ---- */
 
-static int send_simple(struct nbd_connection *c, const struct request *r,
-                       const struct result *result)
+static size_t put_simple_head(uint8_t *head, const struct request *r, enum nbd_error error)
 {
-    uint8_t head[SIMPLE_REPLY_LEN];
     uint8_t *at = nbd_put32(head, MAGIC_SIMPLE_REPLY);
-    at = nbd_put32(at, (uint32_t)result->error);
-    nbd_put64(at, r->cookie);
-    return nbd_send(c, head, sizeof(head), result->data, result->len);
+    at = nbd_put32(at, (uint32_t)error);
+    return (size_t)(nbd_put64(at, r->cookie) - head);
 }
 
-static int send_structured(struct nbd_connection *c, const struct request *r,
-                           const struct result *result)
+static size_t put_structured_head(uint8_t *head, const struct request *r, enum chunk_type type,
+                                  size_t len)
 {
-    uint8_t error[6];
-    struct result out = *result;
-    if (result->error != NBD_OK) {
-        nbd_put16(nbd_put32(error, (uint32_t)result->error), 0);
-        out = (struct result){NBD_OK, CHUNK_ERROR, error, sizeof(error)};
-    }
-    uint8_t head[STRUCTURED_REPLY_LEN];
     uint8_t *at = nbd_put32(head, MAGIC_STRUCTURED_REPLY);
     at = nbd_put16(at, CHUNK_DONE);
-    at = nbd_put16(at, (uint16_t)out.type);
+    at = nbd_put16(at, (uint16_t)type);
     at = nbd_put64(at, r->cookie);
-    nbd_put32(at, (uint32_t)out.len);
-    return nbd_send(c, head, sizeof(head), out.data, out.len);
+    return (size_t)(nbd_put32(at, (uint32_t)len) - head);
+}
+
+static int send_reply(struct nbd_connection *c, const struct request *r,
+                      const struct result *result)
+{
+    uint8_t head[STRUCTURED_REPLY_LEN];
+    uint8_t error[6];
+    struct iovec parts[2 + BDEV_LOAN_PARTS];
+    const uint8_t *data = result->data;
+    size_t len = result->len;
+    size_t head_len;
+    if (c->structured && result->error != NBD_OK) {
+        nbd_put16(nbd_put32(error, (uint32_t)result->error), 0);
+        data = error;
+        len = sizeof(error);
+        head_len = put_structured_head(head, r, CHUNK_ERROR, len);
+    } else if (c->structured) {
+        head_len = put_structured_head(head, r, result->type, len + result->lent);
+    } else {
+        head_len = put_simple_head(head, r, result->error);
+    }
+    size_t count = 0;
+    parts[count++] = (struct iovec){.iov_base = head, .iov_len = head_len};
+    if (len > 0)
+        parts[count++] = (struct iovec){.iov_base = (void *)(uintptr_t)data, .iov_len = len};
+    for (size_t i = 0; result->error == NBD_OK && i < result->loan.part_count; i++)
+        parts[count++] = result->loan.parts[i];
+    pthread_mutex_lock(&c->output_lock);
+    int rc = send_parts(c, parts, count);
+    pthread_mutex_unlock(&c->output_lock);
+    return rc;
+}
+
+/* ---- Small reads, many at once ---- */
+
+/* Replies that wait to be sent together. */
+struct batch {
+    uint8_t *data; /* BATCH_MAX bytes */
+    size_t len;
+};
+
+/* Answers a small read whose bytes are in memory; false: it is to be executed as any other. */
+static bool batch_add(struct nbd_connection *c, const struct request *r, struct batch *b)
+{
+    size_t head = c->structured ? STRUCTURED_REPLY_LEN + 8 : SIMPLE_REPLY_LEN;
+    uint64_t run;
+    if (r->command != COMMAND_READ || r->len == 0 || r->len > BATCH_READ_MAX ||
+        head + r->len > BATCH_MAX - b->len || !flags_fit(c, r) || !in_range(c, r))
+        return false;
+    if (c->structured && bdev_content(c->device, r->len, r->off, &run) == BDEV_ZEROS &&
+        run == r->len)
+        return false;
+    uint8_t *at = b->data + b->len;
+    if (bdev_read_now(c->device, at + head, r->len, r->off) < 0)
+        return false;
+    if (c->structured)
+        nbd_put64(at + put_structured_head(at, r, CHUNK_OFFSET_DATA, r->len + 8), r->off);
+    else
+        put_simple_head(at, r, NBD_OK);
+    b->len += head + r->len;
+    return true;
+}
+
+static int batch_send(struct nbd_connection *c, struct batch *b)
+{
+    if (b->len == 0)
+        return 0;
+    pthread_mutex_lock(&c->output_lock);
+    int rc = nbd_send(c, b->data, b->len, NULL, 0);
+    pthread_mutex_unlock(&c->output_lock);
+    b->len = 0;
+    return rc;
 }
 
 /* ---- Workers ---- */
 
-static int serve_one(struct nbd_connection *c, struct payload *p)
+/* Reads requests until there is one that is not answered in the batch (*left), or no whole one has
+ * arrived. */
+static int take_requests(struct nbd_connection *c, struct request *r, struct payload *p,
+                         struct batch *b, bool *left)
+{
+    do {
+        if (atomic_load(&c->closing) || read_request(c, r, p) < 0) {
+            atomic_store(&c->closing, true);
+            return -1;
+        }
+        *left = !batch_add(c, r, b);
+    } while (!*left && c->input_end - c->input_at >= REQUEST_LEN);
+    return 0;
+}
+
+static int serve_some(struct nbd_connection *c, struct payload *p, struct batch *b)
 {
     struct request r;
+    bool left = false;
     pthread_mutex_lock(&c->input_lock);
-    int rc = atomic_load(&c->closing) ? -1 : read_request(c, &r, p);
-    if (rc < 0)
-        atomic_store(&c->closing, true);
+    int over = take_requests(c, &r, p, b, &left);
     pthread_mutex_unlock(&c->input_lock);
-    if (rc < 0)
-        return rc;
 
-    struct result result = execute(c, &r, p);
-
-    pthread_mutex_lock(&c->output_lock);
-    rc = c->structured ? send_structured(c, &r, &result) : send_simple(c, &r, &result);
-    pthread_mutex_unlock(&c->output_lock);
+    int rc = batch_send(c, b);
+    if (rc == 0 && over == 0 && left) {
+        struct result result = execute(c, &r, p);
+        rc = send_reply(c, &r, &result);
+        bdev_loan_end(&result.loan);
+    }
     if (rc < 0) {
         atomic_store(&c->closing, true);
         (void)shutdown(c->fd, SHUT_RDWR); /* wakes the thread that reads */
     }
-    return rc;
+    return over < 0 ? over : rc;
 }
 
 static void *worker(void *arg)
 {
     struct nbd_connection *c = arg;
     struct payload p = {0};
-    while (serve_one(c, &p) == 0) {
+    struct batch b = {.data = mem_zalloc(BATCH_MAX)};
+    while (b.data && serve_some(c, &p, &b) == 0) {
         if (p.capacity > BUFFER_KEEP_MAX) {
             free(p.data);
             p = (struct payload){0};
         }
     }
+    if (!b.data)
+        (void)shutdown(c->fd, SHUT_RDWR);
+    free(b.data);
     free(p.data);
     return NULL;
 }

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Bringing chunks from the store's source before anybody reads them, in a given order: a boot's trace
- * first, the rest of the disk after it. Threads of its own take one chunk after the other; before each
- * they let readers that wait for a chunk go first, so the line is theirs. A chunk that fails is passed
- * over: whoever reads it asks again, and gets the error.
+ * first, the rest of the disk after it. Threads of its own take one chunk after the other. What is urgent
+ * comes as fast as it can: a reader that waits mostly waits for one of these. Before each other chunk
+ * readers go first, so that the line is theirs. A chunk that fails is passed over: whoever reads it
+ * asks again, and gets the error.
  */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "blockdev/internal.h"
@@ -16,40 +18,63 @@
 enum {
     WORKERS_MAX = 16,
     QUIET_WAIT_MS = 500, /* then one chunk goes all the same: readers may never be quiet */
+    SOURCE_PAUSE_MS = 1000,
+    PAUSE_STEP_MS = 100,
 };
 
 struct prefetch {
     struct store *store;
     struct digest *chunks;
     size_t count;
+    size_t urgent;
     atomic_size_t next;
     atomic_size_t fetched, failed;
     atomic_bool stopping;
+    atomic_bool told; /* of a failure */
     pthread_t threads[WORKERS_MAX];
     size_t thread_count;
 };
 
-static void bring(struct prefetch *p, const struct digest *d, uint8_t *data)
+static int bring(struct prefetch *p, const struct digest *d, uint8_t *data, struct err *e)
 {
-    struct err e = ERR_INIT;
     struct chunk_codec *c;
-    size_t len;
     if (store_has_chunk(p->store, d))
-        return;
-    int rc = store_take_codec(p->store, &c, &e);
-    if (rc == 0) {
-        err_set(&e, ERR_NOTFOUND, "not in the store");
-        rc = store_fetch_chunk(p->store, c, d, data, &len, &e);
-        store_give_codec(p->store, c);
-    }
-    if (rc == 0) {
+        return 0;
+    int rc = store_take_codec(p->store, &c, e);
+    if (rc < 0)
+        return rc;
+    rc = store_fetch_ahead(p->store, c, d, data, e);
+    store_give_codec(p->store, c);
+    if (rc == 0)
         atomic_fetch_add(&p->fetched, 1);
-        return;
-    }
+    return rc;
+}
+
+static void pause_a_while(const struct prefetch *p)
+{
+    for (int ms = 0; ms < SOURCE_PAUSE_MS && !atomic_load(&p->stopping); ms += PAUSE_STEP_MS)
+        clock_sleep_ms(PAUSE_STEP_MS);
+}
+
+/* A source that is away may come back: what is not urgent is tried until then. */
+static void bring_in_the_end(struct prefetch *p, size_t index, uint8_t *data)
+{
     char text[DIGEST_TEXT_MAX];
-    if (atomic_fetch_add(&p->failed, 1) == 0)
-        log_event(LOG_WARN, "blockdev", "prefetching chunk %s: %s (more are only counted)",
-                  digest_print(d, text), e.text);
+    struct err e = ERR_INIT;
+    while (!atomic_load(&p->stopping)) {
+        err_clear(&e);
+        if (index >= p->urgent)
+            store_wait_quiet(p->store, QUIET_WAIT_MS);
+        if (bring(p, &p->chunks[index], data, &e) == 0)
+            return;
+        if (!atomic_exchange(&p->told, true))
+            log_event(LOG_WARN, "blockdev", "prefetching chunk %s: %s (more are only counted)",
+                      digest_print(&p->chunks[index], text), e.text);
+        if (index < p->urgent || !err_retryable(&e))
+            break;
+        pause_a_while(p);
+    }
+    atomic_fetch_add(&p->failed, 1);
 }
 
 static void *prefetch_main(void *arg)
@@ -60,8 +85,7 @@ static void *prefetch_main(void *arg)
         size_t index = atomic_fetch_add(&p->next, 1);
         if (index >= p->count)
             break;
-        store_wait_quiet(p->store, QUIET_WAIT_MS);
-        bring(p, &p->chunks[index], data);
+        bring_in_the_end(p, index, data);
     }
     return NULL;
 }
@@ -74,20 +98,20 @@ static void join(struct prefetch *p)
 }
 
 int prefetch_start(struct prefetch **out, struct store *s, const struct digest *chunks,
-                   size_t count, size_t workers, struct err *e)
+                   size_t count, const struct prefetch_options *o, struct err *e)
 {
     struct prefetch *p = mem_zalloc(sizeof(*p));
     if (!p)
         return err_nomem(e, "prefetch");
     p->store = s;
     p->count = count;
+    p->urgent = o->urgent;
     p->chunks = mem_dup(chunks, count * sizeof(*chunks));
     if (!p->chunks) {
         prefetch_stop(p);
         return err_nomem(e, "prefetch");
     }
-    if (workers > WORKERS_MAX)
-        workers = WORKERS_MAX;
+    size_t workers = o->workers < WORKERS_MAX ? o->workers : WORKERS_MAX;
     for (size_t i = 0; i < workers; i++) {
         int sys = device_thread_start(&p->threads[i], prefetch_main, p);
         if (sys != 0) {

@@ -354,6 +354,11 @@ void store_set_source(struct store *s, const struct chunk_source *source)
     s->fetches.source = source;
 }
 
+bool store_has_source(struct store *s)
+{
+    return s->fetches.source;
+}
+
 struct chunk_fetches *store_fetches(struct store *s)
 {
     return &s->fetches;

@@ -27,6 +27,10 @@ struct arguments {
     bool ublk; /* asked for: no other will do */
     const char *socket;
     const char *tcp;
+    const char *remote;
+    bool complete;
+    bool has_template; /* it is a template's disk */
+    struct digest template;
 };
 
 static int take_rw(void *arguments, const char *value UNUSED, struct err *e UNUSED)
@@ -64,12 +68,29 @@ static int take_foreground(void *arguments, const char *value UNUSED, struct err
     return 0;
 }
 
+static int take_remote(void *arguments, const char *value, struct err *e UNUSED)
+{
+    struct arguments *a = arguments;
+    a->remote = value;
+    return 0;
+}
+
+static int take_complete(void *arguments, const char *value UNUSED, struct err *e UNUSED)
+{
+    struct arguments *a = arguments;
+    a->complete = true;
+    return 0;
+}
+
 static const struct option_row attach_rows[] = {
     {"rw", NULL, "writable: what is written is kept until it is detached", take_rw},
     {"ublk", NULL, "/dev/ublkbN and nothing else; needs root and Linux 6.5 or later", take_ublk},
     {"nbd", "SOCKET", "an NBD server on a unix socket", take_nbd},
     {"nbd-tcp", "HOST:PORT", "an NBD server for everyone who can connect", take_nbd_tcp},
     {"foreground", NULL, "serve in this process, until interrupted or detached", take_foreground},
+    {"remote", "URL", "a remote store that gives what is not here (default: $TB2_BAKE_REMOTE)",
+     take_remote},
+    {"complete", NULL, "fetch all of it from there in the background", take_complete},
     {NULL, NULL, "Of an IMAGE:", NULL},
     IMAGE_OPTION_ROWS,
     PLATFORM_OPTION_ROW,
@@ -89,8 +110,8 @@ static int parse_attach(struct arguments *a, struct global_options *g, int argc,
 }
 
 /* A disk by its digest, a template's by alias, else the image's, assembled now. */
-static int find_disk(struct digest *out, struct store *s, struct arguments *a,
-                     const struct global_options *g, struct err *e)
+static int find_disk(struct digest *out, struct store *s, struct remote *remote,
+                     struct arguments *a, const struct global_options *g, struct err *e)
 {
     const char *what = a->what;
     if (strncmp(what, "sha256:", 7) == 0) {
@@ -101,8 +122,17 @@ static int find_disk(struct digest *out, struct store *s, struct arguments *a,
     }
     AUTO_TEMPLATE struct template *t = NULL;
     int rc = template_load(&t, s, what, e);
-    if (rc == 0)
+    if (rc == -ERR_NOTFOUND && remote && !strpbrk(what, "/:")) {
+        err_clear(e);
+        rc = remote_pull_template(remote, what, e);
+        if (rc == 0)
+            rc = template_load(&t, s, what, e);
+    }
+    if (rc == 0) {
         *out = t->disk;
+        a->template = t->record;
+        a->has_template = true;
+    }
     if (rc != -ERR_NOTFOUND || !strpbrk(what, "/:"))
         return rc;
     err_clear(e);
@@ -119,8 +149,11 @@ static int resolve(struct digest *out, const struct global_options *g, struct ar
                    struct err *e)
 {
     AUTO_STORE struct store *s = NULL;
-    int rc = open_store(&s, g, e);
-    return rc < 0 ? rc : find_disk(out, s, a, g, e);
+    AUTO_REMOTE struct remote *remote = NULL;
+    int rc = open_remote(&remote, &s, g, a->remote, e);
+    if (rc == 0 && !s)
+        rc = open_store(&s, g, e);
+    return rc < 0 ? rc : find_disk(out, s, remote, a, g, e);
 }
 
 /* ---- The server ---- */
@@ -285,8 +318,14 @@ static int attach_one(struct arguments *a, struct global_options *g)
     struct digest disk;
     AUTO_FREE char *address = NULL;
     AUTO_FREE char *path = NULL;
-    struct device_request request = {.name = a->what, .disk = &disk, .writable = a->writable};
+    struct device_request request = {.name = a->what,
+                                     .disk = &disk,
+                                     .writable = a->writable,
+                                     .remote = remote_url(a->remote),
+                                     .complete = a->complete};
     int rc = resolve(&disk, g, a, &e);
+    if (a->has_template)
+        request.template = &a->template;
     if (rc == 0)
         rc = choose_front(&request, a, g, &address, &e);
     if (rc == 0 && a->foreground)
@@ -428,7 +467,8 @@ static int run_devices(struct global_options *g, int argc, char **argv)
 
 const struct command command_attach = {
     .name = "attach",
-    .arguments = "(ALIAS | IMAGE | DISK) [--rw] [--ublk | --nbd SOCKET | --nbd-tcp HOST:PORT]",
+    .arguments = "(ALIAS | IMAGE | DISK) [--rw] [--ublk | --nbd SOCKET | --nbd-tcp HOST:PORT]\n"
+                 "  [--remote URL [--complete]]",
     .summary = "Make a disk a device of this machine, and print the device's name.",
     .options = attach_rows,
     .notes = "Without a choice: ublk, or NBD where this machine has none. One process serves all\n"

@@ -20,6 +20,7 @@ struct place {
     struct global_options *g;
     const char *remote; /* --remote; NULL: not given */
     const char *alias;
+    bool cold, no_prefetch;
 };
 
 static int take_remote(void *arguments, const char *value, struct err *e UNUSED)
@@ -29,12 +30,41 @@ static int take_remote(void *arguments, const char *value, struct err *e UNUSED)
     return 0;
 }
 
+static int take_cold(void *arguments, const char *value UNUSED, struct err *e UNUSED)
+{
+    struct place *p = arguments;
+    p->cold = true;
+    return 0;
+}
+
+static int take_no_prefetch(void *arguments, const char *value UNUSED, struct err *e UNUSED)
+{
+    struct place *p = arguments;
+    p->no_prefetch = true;
+    return 0;
+}
+
 /* Of the commands that use a template. */
-static const struct option_row use_rows[] = {
-    {"remote", "URL",
-     "take the template, or chunks of it that are missing, from a remote\n"
-     "store (default: $TB2_BAKE_REMOTE)",
-     take_remote},
+#define REMOTE_ROW                                                                                 \
+    {                                                                                              \
+        "remote", "URL",                                                                           \
+            "take the template, or chunks of it that are missing, from a remote\n"                 \
+            "store (default: $TB2_BAKE_REMOTE)",                                                   \
+            take_remote                                                                            \
+    }
+
+static const struct option_row verify_rows[] = {
+    REMOTE_ROW,
+    {NULL, NULL, NULL, NULL},
+};
+
+static const struct option_row run_rows[] = {
+    REMOTE_ROW,
+    {"no-prefetch", NULL, "take chunks from there only when they are read", take_no_prefetch},
+    {"cold", NULL,
+     "boot the template's disk and start what the recipe starts, without\n"
+     "its memory: works with any QEMU and accelerator",
+     take_cold},
     {NULL, NULL, NULL, NULL},
 };
 
@@ -295,7 +325,7 @@ const struct command command_verify = {
     .name = "verify",
     .arguments = "[--remote URL] ALIAS",
     .summary = "Restore a template, pass its ready check, read and verify every chunk.",
-    .options = use_rows,
+    .options = verify_rows,
     .run = run_verify,
 };
 
@@ -362,7 +392,11 @@ static int run_run(struct global_options *g, int argc, char **argv)
     buf_init(&input, STDIN_MAX);
     struct agent_result result = {0};
     AUTO_REMOTE struct remote *remote = NULL;
-    struct template_use use = {.cache_dir = g->cache_dir, .accel = g->accel, .cancel = g->cancel};
+    struct template_use use = {.cache_dir = g->cache_dir,
+                               .accel = g->accel,
+                               .cancel = g->cancel,
+                               .cold = place.cold,
+                               .no_prefetch = place.no_prefetch};
     int rc = open_template(&t, &s, &remote, &place, &e);
     if (rc == 0)
         rc = read_stdin(&input, g->cancel, &e);
@@ -384,7 +418,7 @@ const struct command command_run = {
     .name = "run",
     .arguments = "[options] ALIAS -- COMMAND [ARGUMENT...]",
     .summary = "Restore a template, run a command in it, throw the copy away.",
-    .options = use_rows,
+    .options = run_rows,
     .operands_end_options = true,
     .notes =
         "The command's stdin is what is piped in, which is read to its end first; nothing from a\n"

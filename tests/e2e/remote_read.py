@@ -7,9 +7,11 @@ import hashlib
 import http.server
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "support"))
 from bakery import Bakery, check, need  # noqa: E402
@@ -76,6 +78,77 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
+class Brief(Quiet):
+    protocol_version = "HTTP/1.0"  # no connection outlives the server
+
+
+class Far:
+    """A store behind a web server, which can go away and come back at the same address."""
+
+    def __init__(self, directory):
+        self.handler = functools.partial(Brief, directory=directory)
+        self.server, self.port = None, 0
+        self.start()
+        self.url = "http://127.0.0.1:%d" % self.port
+
+    def start(self):
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", self.port), self.handler)
+        self.port = self.server.server_port
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def stop(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def read_device(device, offset):
+    """Status of reading a block, by way of a client that knows nothing of us."""
+    return subprocess.run(["qemu-io", "-r", "-f", "raw", "-c", "read -v %d 4096" % offset, "nbd://" + device],
+                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=100).returncode
+
+
+def attached(bakery, alias):
+    """A disk whose chunks are elsewhere: read while that is away for a while, then fetched whole."""
+    far = Far(bakery.path("first"))
+    device = bakery.tb2("attach", "--remote", far.url, "--nbd-tcp", "127.0.0.1:0", alias, store="device").expect()
+    device = device.out.strip()
+    check(not device.endswith(":0"), device)
+    other = bakery.tb2("attach", "--remote", "http://localhost:%d" % far.port, "--nbd-tcp", "127.0.0.1:0", alias,
+                       store="device").expect(4)
+    check("get their chunks from" in other.err, other.err)
+    bakery.tb2("disk", "export", alias, "--raw", bakery.path("raw"), store="first").expect()
+    far.stop()
+    statuses = []
+    reader = threading.Thread(target=lambda: statuses.append(read_device(device, 1 << 30)))
+    reader.start()  # of the first layer's first chunk, unless the boot's trace has brought it
+    far.start()
+    reader.join()
+    check(statuses == [0], statuses)
+    bakery.tb2("detach", device, store="device").expect()
+    whole = bakery.tb2("attach", "--remote", far.url, "--complete", "--nbd-tcp", "127.0.0.1:0", alias,
+                       store="device").expect().out.strip()
+    wanted = bakery.tb2("disk", "map", alias, "--json", store="first").expect()
+    names = set(re.findall("sha256:([0-9a-f]{64})", wanted.out)) & chunks(bakery, "first")
+    end = time.monotonic() + 60
+    while not names <= chunks(bakery, "device"):
+        check(time.monotonic() < end, "the disk is not completed")
+        time.sleep(0.05)
+    far.stop()
+    subprocess.run(["qemu-img", "compare", "-f", "raw", "-F", "raw", bakery.path("raw"), "nbd://" + whole],
+                   check=True, timeout=100)
+    bakery.tb2("detach", whole, store="device").expect()
+
+
+def booted(bakery, alias):
+    """Its disk, booted elsewhere: what a boot read at the bake is there before it is asked for."""
+    far = Far(bakery.path("first"))
+    run = bakery.tb2("run", "--cold", "--remote", far.url, alias, "--", "cat", "/made-by", store="cold").expect()
+    check(run.out.startswith("e2e for"), run.out)
+    far.stop()
+    record = json.loads(bakery.tb2("show", "--json", alias, store="cold").expect().out)
+    check(record["boot_trace"] and record["restore_trace"], "the record has no traces")
+
+
 def behind_web_server(bakery, alias):
     handler = functools.partial(Quiet, directory=bakery.path("first"))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -100,13 +173,15 @@ def behind_web_server(bakery, alias):
 
 
 def main():
-    need("skopeo")
+    need("skopeo", "qemu-img", "qemu-io")
     with Bakery(tasks=1) as bakery:
         reference = "127.0.0.1:%d/shared/tb2" % bakery.facts["port"]
         alias = published(bakery, "oci://" + reference)
         skopeo(bakery, reference)
         used(bakery, "oci://" + reference, alias, "far")
         behind_web_server(bakery, alias)
+        attached(bakery, alias)
+        booted(bakery, alias)
 
 
 main()

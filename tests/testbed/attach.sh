@@ -124,9 +124,19 @@ without_ublk() {
     insmod /modules/ublk_drv.ko
 }
 
+without_io_uring() {
+    echo 2 >/proc/sys/kernel/io_uring_disabled
+    check "without io_uring the reason is told" refuses 3 "io_uring is refused" tb2-bake attach "$random" --ublk
+    n=$(tb2-bake attach "$random" 2>/tmp/out)
+    check "and NBD serves" [ -S "$n" ]
+    check "detach NBD again" tb2-bake detach "$n"
+    echo 0 >/proc/sys/kernel/io_uring_disabled
+}
+
 a_number_used_again
 a_mounted_disk_outlives_its_server
 a_server_that_is_ended
+without_io_uring
 without_ublk
 [ $failed = 0 ] || cat $log
 exit $failed

@@ -140,6 +140,9 @@ def make_root(work: Path, kernel: Path, options: argparse.Namespace) -> Path:
     for pair in options.file:
         source, _, target = pair.partition("=")
         copy_program(stage, source, target or "/test/" + os.path.basename(source))
+    for pair in options.tree:
+        source, _, target = pair.partition("=")
+        shutil.copytree(source, stage / target.lstrip("/"), dirs_exist_ok=True)
     shutil.copytree(kernel / "modules", stage / "modules", dirs_exist_ok=True)
     shutil.copy(HERE / "guest_init.sh", stage / "init")
     (stage / "init").chmod(0o755)
@@ -203,6 +206,8 @@ def main() -> int:
     parser.add_argument("--program", action="append", default=[], help="goes to /usr/bin")
     parser.add_argument("--file", action="append", default=[], metavar="FROM[=TO]",
                         help="goes to /test, with its libraries")
+    parser.add_argument("--tree", action="append", default=[], metavar="FROM=TO",
+                        help="a directory as it is")
     parser.add_argument("--timeout", type=float, default=300, help="seconds")
     parser.add_argument("--memory", type=int, default=2048, help="MB")
     parser.add_argument("--disk", type=int, default=2048, help="MB")

@@ -63,6 +63,69 @@ static void compare(struct bdev *d, const struct disk *k, size_t len, uint64_t o
     assert_memory_equal(data, k->bytes + off, len);
 }
 
+/* What is lent is what is read; false when nothing is. */
+static bool lent_equals(struct bdev *d, const struct disk *k, size_t len, uint64_t off)
+{
+    struct bdev_loan loan;
+    int rc = bdev_lend(d, &loan, len, off);
+    if (rc < 0) {
+        assert_int_equal(rc, -EAGAIN);
+        assert_int_equal(loan.part_count, 0);
+        return false;
+    }
+    size_t done = 0;
+    for (size_t i = 0; i < loan.part_count; i++) {
+        assert_memory_equal(loan.parts[i].iov_base, k->bytes + off + done, loan.parts[i].iov_len);
+        done += loan.parts[i].iov_len;
+    }
+    assert_int_equal(done, len);
+    bdev_loan_end(&loan);
+    bdev_loan_end(&loan);
+    return true;
+}
+
+/* From a map, and through an upper that has changed a block of it. */
+static void what_is_in_memory_is_lent(void **state)
+{
+    struct fixture *f = *state;
+    struct err e = ERR_INIT;
+    struct disk k;
+    disk_make(&k, f->store);
+    AUTO_CHUNK_CACHE struct chunk_cache *c = NULL;
+    AUTO_BDEV struct bdev *cow = NULL;
+    struct bdev *d = NULL;
+    assert_ok(chunk_cache_new(&c, f->store, 64 << 20, &e));
+    assert_ok(bdev_open_map(&d, k.map, c, &e));
+    assert_ok(bdev_open_cow(&cow, d, store_tmp_dir(f->store), 0, &e));
+    assert_false(lent_equals(cow, &k, 4096, 0)); /* not in memory yet */
+    assert_int_equal(chunk_cache_stats(c).loads, 0);
+    compare(cow, &k, DISK_SIZE, 0);
+    const struct {
+        size_t len;
+        uint64_t off;
+        bool lent;
+    } rows[] = {
+        {4096, 0, true},
+        {1, 12345, true},
+        {CHUNK_SIZE_MAX, CHUNK_SIZE_MAX - 4096, true}, /* two chunks and a gap */
+        {64 << 10, DISK_SIZE - (64 << 10), true},      /* all gap */
+        {DISK_SIZE, 0, false},                         /* too many parts */
+        {0, 0, false},
+        {4096, DISK_SIZE - 4095, false}, /* beyond the end */
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        print_message("%zu at %llu\n", rows[i].len, (unsigned long long)rows[i].off);
+        assert_int_equal(lent_equals(d, &k, rows[i].len, rows[i].off), rows[i].lent);
+        assert_int_equal(lent_equals(cow, &k, rows[i].len, rows[i].off), rows[i].lent);
+    }
+    memset(k.bytes + 8192, 7, 4096);
+    assert_int_equal(bdev_write(cow, k.bytes + 8192, 4096, 8192), 0);
+    assert_true(lent_equals(cow, &k, 8192, 0));
+    assert_false(lent_equals(cow, &k, 16384, 0));
+    assert_false(lent_equals(cow, &k, 4096, 8192));
+    disk_drop(&k);
+}
+
 static void reads_equal_the_map(void **state)
 {
     struct fixture *f = *state;
@@ -356,6 +419,7 @@ static void memory_short(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(what_is_in_memory_is_lent, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(reads_equal_the_map, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(knows_its_gaps, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(evicts_the_oldest, fixture_setup, fixture_teardown),

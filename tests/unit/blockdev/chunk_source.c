@@ -249,7 +249,7 @@ static void a_trace_is_prefetched(void **state)
     assert_ok(block_map_finish(m, &e));
     AUTO_CHUNK_CACHE struct chunk_cache *there = NULL;
     AUTO_BDEV struct bdev *d = NULL;
-    AUTO_FREE struct digest *trace = NULL;
+    AUTO_FREE uint32_t *trace = NULL;
     size_t count = 0;
     uint8_t byte;
     assert_ok(chunk_cache_new(&there, t.there->store, 1 << 20, &e));
@@ -258,11 +258,15 @@ static void a_trace_is_prefetched(void **state)
         assert_int_equal(bdev_read(d, &byte, 1, (uint64_t)order[i] * PLAIN + 17), 0);
     assert_ok(bdev_map_trace(d, &trace, &count, &e));
     assert_int_equal(count, sizeof(distinct));
-    for (size_t i = 0; i < count; i++)
-        assert_true(digest_equal(&trace[i], &block_map_extent(m, distinct[i])->chunk));
+    struct digest chunks[sizeof(distinct)];
+    for (size_t i = 0; i < count; i++) {
+        assert_int_equal(trace[i], distinct[i]);
+        chunks[i] = block_map_extent(m, trace[i])->chunk;
+    }
 
+    const struct prefetch_options options = {.workers = 3, .urgent = 2};
     struct prefetch *p = NULL;
-    assert_ok(prefetch_start(&p, t.here->store, trace, count, 3, &e));
+    assert_ok(prefetch_start(&p, t.here->store, chunks, count, &options, &e));
     struct prefetch_stats stats = prefetch_wait(p);
     prefetch_stop(p);
     assert_int_equal(stats.fetched, sizeof(distinct));
@@ -277,11 +281,46 @@ static void a_trace_is_prefetched(void **state)
     assert_int_equal(t.far.calls, sizeof(distinct));
 
     t.far.lacks_it = true;
-    assert_ok(prefetch_start(&p, t.here->store, &block_map_extent(m, 1)->chunk, 1, 2, &e));
+    assert_ok(prefetch_start(&p, t.here->store, &block_map_extent(m, 1)->chunk, 1, &options, &e));
     stats = prefetch_wait(p);
     prefetch_stop(p);
     assert_int_equal(stats.failed, 1);
     end(&t);
+}
+
+/* What is urgent is left to its reader, the rest is tried until the source is back; wrong bytes are asked
+ * for once. */
+static void prefetches_that_fail(void **state)
+{
+    static const struct {
+        const char *name;
+        struct far far;
+        size_t urgent, calls, fetched;
+    } rows[] = {
+        {"urgent, down for a moment", {.down = 1}, 1, 1, 0},
+        {"down for a moment", {.down = 1}, 0, 2, 1},
+        {"wrong bytes", {.wrong = true}, 0, 1, 0},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct err e = ERR_INIT;
+        struct setting t;
+        char path[CHUNK_PATH_MAX];
+        print_message("%s\n", rows[i].name);
+        begin(&t, *state);
+        struct store *far_store = t.far.store;
+        t.far = rows[i].far;
+        t.far.store = far_store;
+        struct prefetch *p = NULL;
+        const struct prefetch_options options = {.workers = 1, .urgent = rows[i].urgent};
+        assert_ok(prefetch_start(&p, t.here->store, &t.chunk, 1, &options, &e));
+        struct prefetch_stats stats = prefetch_wait(p);
+        prefetch_stop(p);
+        assert_int_equal(stats.fetched, rows[i].fetched);
+        assert_int_equal(stats.failed, 1 - rows[i].fetched);
+        assert_int_equal(t.far.calls, rows[i].calls);
+        assert_ok(file_remove_tree(store_dir(t.here->store), store_chunk_path(&t.chunk, path), &e));
+        end(&t);
+    }
 }
 
 int main(void)
@@ -294,6 +333,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(many_readers_cause_one_fetch, fixture_setup,
                                         fixture_teardown),
         cmocka_unit_test_setup_teardown(a_trace_is_prefetched, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(prefetches_that_fail, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(what_cannot_be_kept_is_served, fixture_setup,
                                         fixture_teardown),
     };

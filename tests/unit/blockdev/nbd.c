@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -439,16 +440,13 @@ static int port_flush(void *ctx)
     return (int)nbd_client_do(ctx, NBD_FLUSH, NULL, 0, 0);
 }
 
-static void behaves_as_memory(void **state)
+enum { MODEL_DISK = 4 << 20 };
+
+/* An upper over `lower`, which holds what `model` says. */
+static void exercise(const struct fixture *f, struct bdev *lower, uint8_t *model)
 {
-    enum { PORTS = 4, STEPS = 500, DISK = 4 << 20 };
-    struct fixture *f = *state;
+    enum { PORTS = 4, STEPS = 500, DISK = MODEL_DISK };
     struct err e = ERR_INIT;
-    struct bdev *lower = memdev_new(DISK, false);
-    AUTO_FREE uint8_t *model = mem_zalloc(DISK);
-    assert_non_null(model);
-    fixture_fill(model, DISK, 9);
-    memcpy(memdev_bytes(lower), model, DISK);
     AUTO_BDEV struct bdev *cow = NULL;
     AUTO_NBD_SERVER struct nbd_server *server = NULL;
     char path[128];
@@ -466,6 +464,87 @@ static void behaves_as_memory(void **state)
     assert_true(disk_model_equal(&ports[0], model, DISK));
     for (int i = 0; i < PORTS; i++)
         nbd_client_close(&clients[i]);
+}
+
+static void behaves_as_memory(void **state)
+{
+    struct bdev *lower = memdev_new(MODEL_DISK, false);
+    AUTO_FREE uint8_t *model = mem_zalloc(MODEL_DISK);
+    assert_non_null(model);
+    fixture_fill(model, MODEL_DISK, 9);
+    memcpy(memdev_bytes(lower), model, MODEL_DISK);
+    exercise(*state, lower, model);
+}
+
+/* A map of chunks with gaps between them. */
+static void make_map(struct store *s, struct block_map **out, uint8_t *model)
+{
+    struct err e = ERR_INIT;
+    assert_ok(block_map_new(out, MODEL_DISK, &e));
+    for (uint64_t off = 0; off + CHUNK_SIZE_MAX < MODEL_DISK;
+         off += CHUNK_SIZE_MAX + 3 * BLOCK_SIZE) {
+        struct map_extent extent = {.off = off, .size = CHUNK_SIZE_MAX};
+        fixture_fill(model + off, CHUNK_SIZE_MAX, off);
+        assert_ok(store_put_chunk(s, model + off, CHUNK_SIZE_MAX, &extent.chunk, &e));
+        assert_ok(block_map_add(*out, &extent, &e));
+    }
+    assert_ok(block_map_finish(*out, &e));
+}
+
+static void a_map_behaves_as_memory(void **state)
+{
+    const struct fixture *f = *state;
+    struct err e = ERR_INIT;
+    AUTO_BLOCK_MAP struct block_map *m = NULL;
+    AUTO_CHUNK_CACHE struct chunk_cache *c = NULL;
+    AUTO_FREE uint8_t *model = mem_zalloc(MODEL_DISK);
+    assert_non_null(model);
+    make_map(f->store, &m, model);
+    struct bdev *lower = NULL;
+    assert_ok(chunk_cache_new(&c, f->store, 2 << 20, &e)); /* some chunks are always missing */
+    assert_ok(bdev_open_map(&lower, m, c, &e));
+    exercise(f, lower, model);
+}
+
+/* Requests that arrive together, of which some are answered together: each gets its answer. */
+static void small_reads_in_one_go(void **state)
+{
+    enum { COUNT = 40 };
+    uint8_t data[4096];
+    struct fixture *f = *state;
+    struct err e = ERR_INIT;
+    AUTO_BLOCK_MAP struct block_map *m = NULL;
+    AUTO_CHUNK_CACHE struct chunk_cache *c = NULL;
+    AUTO_FREE uint8_t *model = mem_zalloc(MODEL_DISK);
+    assert_non_null(model);
+    make_map(f->store, &m, model);
+    AUTO_BDEV struct bdev *d = NULL;
+    AUTO_NBD_SERVER struct nbd_server *server = NULL;
+    char path[128];
+    snprintf(path, sizeof(path), "%s/nbd", f->path);
+    assert_ok(chunk_cache_new(&c, f->store, 64 << 20, &e));
+    assert_ok(bdev_open_map(&d, m, c, &e));
+    assert_int_equal(bdev_read(d, data, sizeof(data), 0), 0); /* now its chunk is in memory */
+    assert_ok(nbd_server_start(&server, d, path, &e));
+    struct nbd_client client;
+    nbd_client_open(&client, path, 0);
+    uint64_t first = client.next_cookie;
+    /* Every fifth lies beyond the end, every seventh is a write, which is refused. */
+    for (uint64_t i = 0; i < COUNT; i++)
+        nbd_client_send(&client, i % 7 == 6 ? NBD_WRITE : NBD_READ, model, 4096,
+                        i % 5 == 4 ? MODEL_DISK : i * 5000);
+    for (int n = 0; n < COUNT; n++) {
+        uint64_t cookie;
+        uint32_t error = nbd_client_simple_reply(&client, &cookie);
+        uint64_t i = cookie - first;
+        assert_in_range(i, 0, COUNT - 1);
+        assert_int_equal(error, i % 7 == 6 ? E_PERM : i % 5 == 4 ? E_INVAL : 0);
+        if (error != 0)
+            continue;
+        assert_true(nbd_client_receive(client.fd, data, sizeof(data)));
+        assert_memory_equal(data, model + i * 5000, sizeof(data));
+    }
+    nbd_client_close(&client);
 }
 
 /* ---- TCP ---- */
@@ -488,6 +567,8 @@ static void tcp_addresses(void **state)
         print_message("%s\n", rows[i].address);
         assert_int_equal(nbd_server_start_tcp(&server, d, rows[i].address, &e),
                          -(int)rows[i].class);
+        if (server && strcmp(rows[i].address, "127.0.0.1:0") == 0) /* the port that it got */
+            assert_true(strtoul(nbd_server_address(server) + 10, NULL, 10) > 0);
         nbd_server_stop(server);
     }
 }
@@ -509,6 +590,8 @@ int main(void)
         WITH_STORE(stop_closes_everything),
         WITH_STORE(too_many_connections),
         WITH_STORE(behaves_as_memory),
+        WITH_STORE(a_map_behaves_as_memory),
+        WITH_STORE(small_reads_in_one_go),
         cmocka_unit_test(tcp_addresses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
