@@ -121,15 +121,28 @@ static void describe_report(struct json *j, const struct bake_report *r)
     json_set(j, "layers_ingested", json_new_integer((int64_t)r->layers_ingested));
     if (r->remote)
         json_set(j, "remote", json_clone(r->remote));
+    json_set(j, "chunks_put", json_new_integer((int64_t)r->store.chunks_put));
+    json_set(j, "chunks_new", json_new_integer((int64_t)r->store.chunks_new));
     json_set(j, "stored_size", json_new_integer((int64_t)r->store.chunk_bytes_new));
+}
+
+/* With milliseconds: reports draw time lines from it. */
+static struct json *event_time(void)
+{
+    char seconds[CLOCK_TEXT_MAX];
+    char text[CLOCK_TEXT_MAX + 4];
+    int64_t now_ms = clock_wall_ns() / 1000000;
+    clock_print(now_ms / 1000, seconds);
+    snprintf(text, sizeof(text), "%.*s.%03dZ", (int)strcspn(seconds, "Z"), seconds,
+             (int)(now_ms % 1000));
+    return json_new_string(text);
 }
 
 struct json *bake_event_json(const struct bake_event *event)
 {
-    char now[CLOCK_TEXT_MAX];
     struct json *j = json_new_object();
     json_set(j, "event", json_new_string(event_names[event->kind]));
-    json_set(j, "time", json_new_string(clock_print(clock_wall_ns() / 1000000000, now)));
+    json_set(j, "time", event_time());
     if (event->result) {
         json_set(j, "task", json_new_string(event->result->task));
         json_set(j, "stage", json_new_string(bake_stage_name(event->result->stage)));

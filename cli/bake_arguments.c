@@ -217,6 +217,34 @@ static int take_since(void *arguments, const char *value, struct err *e UNUSED)
     return 0;
 }
 
+static int take_report(void *arguments, const char *value, struct err *e UNUSED)
+{
+    struct bake_arguments *a = arguments;
+    a->reports.html = value;
+    return 0;
+}
+
+static int take_junit(void *arguments, const char *value, struct err *e UNUSED)
+{
+    struct bake_arguments *a = arguments;
+    a->reports.junit = value;
+    return 0;
+}
+
+static int take_markdown(void *arguments, const char *value, struct err *e UNUSED)
+{
+    struct bake_arguments *a = arguments;
+    a->reports.markdown = value;
+    return 0;
+}
+
+static int take_metrics(void *arguments, const char *value, struct err *e UNUSED)
+{
+    struct bake_arguments *a = arguments;
+    a->reports.metrics = value;
+    return 0;
+}
+
 static int take_jobs(void *arguments, const char *value, struct err *e)
 {
     struct bake_arguments *a = arguments;
@@ -381,6 +409,12 @@ const struct option_row bake_option_rows[] = {
      "with what was pushed), auto (local with --push; the default)",
      take_builder},
     IMAGE_OPTION_ROWS,
+    {NULL, NULL, "What is told (a bake's files are written at its end, each at once):", NULL},
+    {"report", "FILE", "HTML for people: times, bytes, failures with their output", take_report},
+    {"junit", "FILE", "JUnit XML, a test case a task", take_junit},
+    {"markdown", "FILE", "what happened and what failed, for summaries of CI systems",
+     take_markdown},
+    {"metrics", "FILE", "Prometheus text format", take_metrics},
     {"detailed-status", NULL, "exit with 5 where there was nothing to do", take_detailed_status},
     {NULL, NULL, NULL, NULL},
 };
@@ -469,7 +503,9 @@ static int settle(struct bake_arguments *a, int argc, char **argv, struct err *e
                    : -ERR_INPUT;
     }
     a->bake.remote_url = remote_url(a->bake.remote_url);
-    int rc = check_pins(a, e);
+    int rc = report_files_check(&a->reports, e);
+    if (rc == 0)
+        rc = check_pins(a, e);
     if (rc == 0)
         rc = check_builder(a, e);
     if (rc == 0)

@@ -5,11 +5,13 @@
 
 #include "cli/cmd.h"
 #include "cli/image_arguments.h"
+#include "cli/report.h"
 #include "cli/server_access.h"
 
 struct bake_arguments {
     struct image_arguments images;
     struct bake_options bake; /* points into the rest */
+    struct report_files reports;
     bool all;
     bool changed;         /* say nothing of tasks that are up to date */
     bool detailed_status; /* EXIT_NOTHING where there was nothing to do */

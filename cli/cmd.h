@@ -69,6 +69,8 @@ extern const struct command command_image;
 extern const struct command command_attach;
 extern const struct command command_detach;
 extern const struct command command_devices;
+extern const struct command command_report;
+extern const struct command command_doctor;
 extern const struct command command_smoke;
 extern const struct command command_server;
 

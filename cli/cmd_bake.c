@@ -37,6 +37,26 @@ static enum ui_mode find_mode(const struct global_options *g)
     return g->json ? UI_JSON : live ? UI_LIVE : UI_PLAIN;
 }
 
+/* The run's own status counts before that of its reports. */
+static int write_reports(const struct bake_arguments *a, const struct store *s,
+                         const struct bake_report *done, const struct err *why, int status)
+{
+    if (!report_files_any(&a->reports))
+        return status;
+    struct err e = ERR_INIT;
+    CLEANUP(report_fini) struct report r = {0};
+    int rc = done->journal ? report_read(&r, store_dir(s), done->journal, &e)
+                           : report_without_run(&r, why, &e);
+    if (rc == 0) {
+        r.status = status;
+        rc = report_files_write(&a->reports, &r, &e);
+    }
+    if (rc == 0)
+        return status;
+    int own = report_error(&e);
+    return status == EXIT_ALL_READY || status == EXIT_NOTHING ? own : status;
+}
+
 static int bake(struct bake_arguments *a, struct global_options *g)
 {
     enum ui_mode mode = find_mode(g);
@@ -50,7 +70,8 @@ static int bake(struct bake_arguments *a, struct global_options *g)
     if (rc == 0)
         rc = ui_new(&ui, mode, g->verbose, &e);
     if (rc < 0)
-        return report_error(&e);
+        return write_reports(a, s, &report, &e, report_error(&e));
+    ui_set_jobs(ui, a->bake.limits.vm > 0 ? a->bake.limits.vm : bake_default_jobs());
     drain_first();
     a->bake.images = a->images.options;
     a->bake.cache_dir = g->cache_dir;
@@ -62,9 +83,9 @@ static int bake(struct bake_arguments *a, struct global_options *g)
     rc = bake_run(&report, s, &a->bake, &e);
     ui_free(ui);
     if (rc < 0)
-        return report_error(&e);
+        return write_reports(a, s, &report, &e, report_error(&e));
     ui_report(&report, mode, a->changed);
-    int status = report_status(a, &report);
+    int status = write_reports(a, s, &report, NULL, report_status(a, &report));
     bake_report_fini(&report);
     return status;
 }

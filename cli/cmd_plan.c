@@ -173,7 +173,9 @@ static int run(struct global_options *g, int argc, char **argv)
 {
     struct bake_arguments a = {0};
     int status = bake_arguments_parse(&a, &command_plan, g, argc, argv);
-    if (status < 0)
+    if (status < 0 && report_files_any(&a.reports))
+        status = usage_error(&command_plan, "reports are of bakes: a plan has none");
+    else if (status < 0)
         status = plan(&a, g);
     bake_arguments_fini(&a);
     return status;

@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/cmd.h"
+#include "cli/manual.h"
 #include "cli/options.h"
 
 #ifndef TB2_VERSION
@@ -21,10 +22,10 @@
 #endif
 
 static const struct command *const commands[] = {
-    &command_bake,   &command_plan,    &command_ls,   &command_show,  &command_run,
-    &command_verify, &command_golden,  &command_push, &command_smoke, &command_server,
-    &command_remote, &command_image,   &command_disk, &command_store, &command_attach,
-    &command_detach, &command_devices,
+    &command_bake,   &command_plan,    &command_ls,     &command_show,   &command_run,
+    &command_verify, &command_golden,  &command_push,   &command_smoke,  &command_server,
+    &command_remote, &command_image,   &command_disk,   &command_store,  &command_attach,
+    &command_detach, &command_devices, &command_report, &command_doctor,
 };
 
 /* Set before the signal handlers are, never changed after: what they act on. */
@@ -164,18 +165,8 @@ static int help(const struct command *c)
     }
     if (c->notes)
         printf("\n%s\n", c->notes);
-    fputs("\nFor all commands:\n"
-          "  --store DIR    chunks, disks, templates, catalog (default: $TB2_BAKE_STORE or\n"
-          "                 ~/.local/share/tb2-bake)\n"
-          "  --cache DIR    guest kernel (default: $TB2_BAKE_CACHE or ~/.cache/tb2-bake)\n"
-          "  --registries FILE  mirrors and limits of registries (default: $TB2_BAKE_REGISTRIES,\n"
-          "                 ~/.config/tb2-bake/registries.yaml, /etc/tb2-bake/registries.yaml)\n"
-          "  --ca FILE      CA certificates to trust beside the system's\n"
-          "  --accel WHICH  auto, kvm or tcg: KVM or emulation (default: auto, KVM if it works)\n"
-          "  --json         results for machines, on stdout\n"
-          "  --verbose      say more\n"
-          "  -h, --help     this text\n",
-          stdout);
+    puts("\nFor all commands:");
+    options_print(global_rows);
     return EXIT_ALL_READY;
 }
 
@@ -248,15 +239,39 @@ bool is_command(const char *name)
     return find_command(name) != NULL;
 }
 
+/* help [COMMAND], and what packages are made from: help --man, help --completion SHELL */
+static int help_on(int argc, char **argv)
+{
+    const struct command_list list = {commands, ARRAY_LEN(commands)};
+    if (argc == 0)
+        return overview(true);
+    if (strcmp(argv[0], "--man") == 0) {
+        manual_print(&list);
+        return EXIT_ALL_READY;
+    }
+    if (strcmp(argv[0], "--completion") == 0) {
+        if (argc > 1 && completion_print(&list, argv[1]))
+            return EXIT_ALL_READY;
+        fputs("tb2-bake: --completion is for bash, zsh or fish\n", stderr);
+        return EXIT_USAGE;
+    }
+    const struct command *c = find_command(argv[0]);
+    if (c)
+        return help(c);
+    fprintf(stderr, "tb2-bake: there is no command '%s'\n\n", argv[0]);
+    return overview(false);
+}
+
 static int dispatch(struct global_options *g, int argc, char **argv)
 {
     static char name[] = "tb2-bake"; /* for getopt's messages */
     if (argc < 2)
         return overview(false);
     const char *word = argv[1];
-    bool asks = strcmp(word, "help") == 0;
-    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || (asks && argc == 2))
+    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0)
         return overview(true);
+    if (strcmp(word, "help") == 0)
+        return help_on(argc - 2, argv + 2);
     if (strcmp(word, "--version") == 0) {
         puts("tb2-bake " TB2_VERSION);
         return EXIT_ALL_READY;
@@ -266,15 +281,13 @@ static int dispatch(struct global_options *g, int argc, char **argv)
         argv[0] = name;
         return command_bake.run(g, argc, argv);
     }
-    if (asks)
-        word = argv[2];
     const struct command *c = find_command(word);
     if (!c) {
         fprintf(stderr, "tb2-bake: there is no command '%s'\n\n", word);
         return overview(false);
     }
     argv[1] = name;
-    return asks ? help(c) : c->run(g, argc - 1, argv + 1);
+    return c->run(g, argc - 1, argv + 1);
 }
 
 int main(int argc, char **argv)

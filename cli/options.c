@@ -11,6 +11,23 @@ enum {
     NAME_WIDTH_MAX = 26 /* a longer one has its help on the next line */
 };
 
+const struct option_row global_rows[] = {
+    {"store", "DIR",
+     "chunks, disks, templates, catalog (default: $TB2_BAKE_STORE or\n~/.local/share/tb2-bake)",
+     NULL},
+    {"cache", "DIR", "guest kernel (default: $TB2_BAKE_CACHE or ~/.cache/tb2-bake)", NULL},
+    {"registries", "FILE",
+     "mirrors and limits of registries (default: $TB2_BAKE_REGISTRIES,\n"
+     "~/.config/tb2-bake/registries.yaml, /etc/tb2-bake/registries.yaml)",
+     NULL},
+    {"ca", "FILE", "CA certificates to trust beside the system's", NULL},
+    {"accel", "WHICH", "auto, kvm or tcg: KVM or emulation (default: auto, KVM if it works)", NULL},
+    {"json", NULL, "results for machines, on stdout", NULL},
+    {"verbose", NULL, "say more", NULL},
+    {"help", NULL, "this text; -h is the same", NULL},
+    {NULL, NULL, NULL, NULL},
+};
+
 static int argument_kind(const struct option_row *row)
 {
     if (!row->argument)

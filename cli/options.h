@@ -39,6 +39,9 @@ int options_operand(const char **out, const struct command *c, const char *quest
 /* Operands beyond the first `count` are an error. Returns as options_read. */
 int options_end(const struct command *c, int count, int argc, char **argv) MUST_USE;
 
+/* What every command takes, for --help alone: option_global takes them. */
+extern const struct option_row global_rows[];
+
 /* The table as --help shows it. */
 void options_print(const struct option_row *rows);
 

@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <search.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,8 @@ enum {
     OUTPUT_SHOWN_MAX = 256,
     TASK_SHOWN_MAX = 256,
     NAME_WIDTH = 32,
-    NAME_WIDTH_MIN = 8
+    NAME_WIDTH_MIN = 8,
+    RATE_SAMPLES = 25 /* five seconds */
 };
 
 struct row {
@@ -38,6 +40,7 @@ struct row {
     int64_t stage_start_ms;
     uint64_t done;
     uint64_t total;
+    int64_t busy_ms;               /* of the stages before this one, from the pull on */
     char output[OUTPUT_SHOWN_MAX]; /* last line that the task's steps printed */
 };
 
@@ -58,6 +61,14 @@ struct ui {
     size_t tasks;
     size_t finished;
     size_t failed;
+    void *known;         /* tsearch tree of tasks that are looked up and not at their end */
+    size_t looked_up;    /* tasks whose image is known, or that are at their end */
+    size_t unestimated;  /* of these, running ones of which no run tells how long they take */
+    int64_t estimate_ms; /* of those that are looked up and not at their end */
+    unsigned jobs;
+    uint64_t pulled;
+    uint64_t pulled_then[RATE_SAMPLES]; /* a ring, one a redraw: what was pulled by then */
+    size_t samples;
     int64_t start_ms;
 };
 
@@ -118,6 +129,35 @@ static void draw_row(struct ui *u, const struct row *r, int64_t now_ms, size_t c
     draw_line(u, line, columns);
 }
 
+/* "; 12 MB/s" while something is pulled. */
+static void describe_rate(struct ui *u, char *text, size_t len)
+{
+    char size[SIZE_TEXT_MAX];
+    size_t span = u->samples < RATE_SAMPLES ? u->samples : RATE_SAMPLES;
+    uint64_t then = span == RATE_SAMPLES ? u->pulled_then[u->samples % RATE_SAMPLES] : 0;
+    u->pulled_then[u->samples++ % RATE_SAMPLES] = u->pulled;
+    uint64_t rate = span > 0 ? (u->pulled - then) * 1000 / (span * REDRAW_MS) : 0;
+    text[0] = 0;
+    if (rate > 0)
+        snprintf(text, len, ", %s/s", print_size(rate, size));
+}
+
+/* ", about 4 m 10 s left" once each task is looked up and earlier runs tell how long it takes. */
+static void describe_rest(const struct ui *u, int64_t now_ms, char *text, size_t len)
+{
+    int64_t left = u->estimate_ms;
+    for (size_t i = 0; i < u->row_count; i++) {
+        const struct row *r = &u->rows[i];
+        if (r->stage >= STAGE_PULL)
+            left -= r->busy_ms + now_ms - r->stage_start_ms;
+    }
+    char time[SIZE_TEXT_MAX];
+    text[0] = 0;
+    if (u->looked_up == u->tasks && u->unestimated == 0 && left > 0 && u->jobs > 0)
+        snprintf(text, len, ", about %s left",
+                 print_duration((left / u->jobs + 999) / 1000 * 1000, time));
+}
+
 static void draw_block(struct ui *u)
 {
     size_t columns;
@@ -129,13 +169,17 @@ static void draw_block(struct ui *u)
     for (size_t i = 0; i < shown; i++)
         draw_row(u, &u->rows[i], now_ms, columns);
     char time[SIZE_TEXT_MAX];
-    char line[160];
+    char line[320];
+    char rate[SIZE_TEXT_MAX + 8];
+    char rest[SIZE_TEXT_MAX + 16];
     print_duration(now_ms - u->start_ms, time);
+    describe_rate(u, rate, sizeof(rate));
+    describe_rest(u, now_ms, rest, sizeof(rest));
     if (u->tasks == 0)
         snprintf(line, sizeof(line), "preparing, %s", time);
     else
-        snprintf(line, sizeof(line), "%zu of %zu done, %zu failed, %zu running, %s", u->finished,
-                 u->tasks, u->failed, u->row_count, time);
+        snprintf(line, sizeof(line), "%zu of %zu done, %zu failed, %zu running, %s%s%s",
+                 u->finished, u->tasks, u->failed, u->row_count, time, rest, rate);
     draw_line(u, line, columns);
     fflush(u->out);
 }
@@ -237,9 +281,37 @@ static void print_finished(const struct ui *u, const struct bake_task_result *r)
         show_error(u->out, "  ", &r->err);
 }
 
+static int compare_pointers(const void *a, const void *b)
+{
+    return a < b ? -1 : a > b;
+}
+
+/* From the end of its look-up on, a task says why it is baked, and how long it may take. */
+static void note_looked_up(struct ui *u, const struct bake_task_result *r)
+{
+    if (!r->why || tfind(r, &u->known, compare_pointers) ||
+        !tsearch(r, &u->known, compare_pointers))
+        return;
+    u->looked_up++;
+    u->estimate_ms += r->estimate_ms;
+    u->unestimated += r->estimate_ms == 0;
+}
+
+static void forget_estimate(struct ui *u, const struct bake_task_result *r)
+{
+    if (!tfind(r, &u->known, compare_pointers)) {
+        u->looked_up++;
+        return;
+    }
+    tdelete(r, &u->known, compare_pointers);
+    u->estimate_ms -= r->estimate_ms;
+    u->unestimated -= r->estimate_ms == 0;
+}
+
 static void note_finished(struct ui *u, const struct bake_task_result *r)
 {
     u->finished++;
+    forget_estimate(u, r);
     if (r->outcome == OUTCOME_FAILED)
         u->failed++;
     if (was_begun(r))
@@ -250,7 +322,13 @@ static void note_finished(struct ui *u, const struct bake_task_result *r)
 static void note_stage(struct ui *u, const struct bake_task_result *result)
 {
     struct row *r = add_row(u, result);
+    note_looked_up(u, result);
     if (r) {
+        r->busy_ms = 0;
+        for (int i = STAGE_PULL; i < STAGE_COUNT; i++)
+            r->busy_ms += result->stage_ms[i];
+        r->done = 0;
+        r->total = 0;
         r->stage = result->stage;
         r->stage_start_ms = clock_ms();
         r->output[0] = 0;
@@ -266,6 +344,7 @@ static void note_stage(struct ui *u, const struct bake_task_result *result)
 static void note_row(struct ui *u, struct row *r, const struct bake_event *event)
 {
     if (event->kind == EVENT_PROGRESS) {
+        u->pulled += event->done > r->done ? event->done - r->done : 0;
         r->done = event->done;
         r->total = event->total;
         return;
@@ -292,6 +371,7 @@ static void take_event(struct ui *u, const struct bake_event *event)
             note_row(u, r, event);
         break;
     case EVENT_TASK_WAITING:
+        note_looked_up(u, event->result);
         drop_row(u, event->result);
         break;
     case EVENT_TASK_RETRIED: {
@@ -379,6 +459,17 @@ int ui_new(struct ui **out, enum ui_mode mode, bool verbose, struct err *e)
     return 0;
 }
 
+static void keep_result(void *result UNUSED)
+{
+}
+
+void ui_set_jobs(struct ui *u, unsigned jobs)
+{
+    pthread_mutex_lock(&u->lock);
+    u->jobs = jobs;
+    pthread_mutex_unlock(&u->lock);
+}
+
 void ui_free(struct ui *u)
 {
     if (!u)
@@ -394,6 +485,8 @@ void ui_free(struct ui *u)
     }
     if (u->out != stderr)
         fclose(u->out);
+    if (u->known)
+        tdestroy(u->known, keep_result); /* of a run that was given up */
     pthread_cond_destroy(&u->stop_cond);
     pthread_mutex_destroy(&u->lock);
     free(u);

@@ -15,6 +15,8 @@ enum ui_mode {
 
 struct ui;
 int ui_new(struct ui **out, enum ui_mode mode, bool verbose, struct err *e) MUST_USE;
+/* How many machines work at once, for the guess of how long it still takes. */
+void ui_set_jobs(struct ui *u, unsigned jobs);
 /* Removes the live block; log messages go to stderr again. */
 void ui_free(struct ui *u);
 /* A bake_event_sink whose ctx is the ui. */

@@ -11,6 +11,7 @@
 #include <ctype.h>
 
 #include "base/json.h"
+#include "base/log.h"
 #include "base/mem.h"
 
 enum {
@@ -278,6 +279,13 @@ static int send_once(struct registry *r, const struct stop *stop, struct http_re
         gate_note_quota(r->gates, &pass, out->rate_remaining, out->rate_limit);
     bool limited = out->status == 429;
     r->counters.rate_waits += limited;
+    if (limited && out->retry_after_ms > 0)
+        log_event(LOG_INFO, "registry",
+                  "%s limits the rate of requests: to be asked again in %ld s", stop->ref->host,
+                  (long)((out->retry_after_ms + 999) / 1000));
+    else if (limited)
+        log_event(LOG_INFO, "registry", "%s limits the rate of requests: to be asked again later",
+                  stop->ref->host);
     gate_leave(r->gates, &pass, limited ? GATE_LIMITED : GATE_PASSED, out->retry_after_ms);
     return 0;
 }

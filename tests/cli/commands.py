@@ -64,7 +64,7 @@ def lost_output_is_no_success(store):
     check(done.returncode == 3 and "writing the result" in done.stderr, done)
 
 
-def waiting_for_stdin_can_be_ended(store):
+def waiting_for_stdin_can_be_ended(store, number):
     """A pipe that nobody closes: the first signal ends the wait."""
     child = subprocess.Popen([PROGRAM, "run", "--store", store, ALIAS, "--", "true"], stdin=subprocess.PIPE,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -75,11 +75,53 @@ def waiting_for_stdin_can_be_ended(store):
         while struct.unpack("i", fcntl.ioctl(child.stdin, termios.FIONREAD, b"\0" * 4))[0]:
             check(child.poll() is None and time.monotonic() < end, "stdin is not read")
             time.sleep(0.01)
-        child.send_signal(signal.SIGINT)
+        child.send_signal(number)
         check(child.wait(30) == 130, child.returncode)
     finally:
         child.kill()
         child.communicate()
+
+
+def a_closed_stdout_is_no_success(store):
+    """Closed before it starts: nothing it opens gets that number. A pipe whose reader is gone: it ends with a word."""
+    line = "exec '%s' ls --store '%s' >&-" % (PROGRAM, store)
+    done = subprocess.run(["/bin/sh", "-c", line], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=30)
+    check(done.returncode == 0, done)
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([PROGRAM, "ls", "--store", store], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=30)
+    os.close(writer)
+    check(done.returncode == 3 and "writing the result" in done.stderr, done)
+
+
+def without_home(store):
+    """As under cron or systemd: the system's directories, or those that are named."""
+    bare = {"PATH": "/usr/bin:/bin"}
+    done = subprocess.run([PROGRAM, "ls", "--store", store], env=bare, capture_output=True, text=True, timeout=30)
+    check(done.returncode == 0 and ALIAS in done.stdout, done)
+    done = subprocess.run([PROGRAM, "ls"], env=dict(bare, TB2_BAKE_STORE=store), capture_output=True, text=True, timeout=30)
+    check(done.returncode == 0 and ALIAS in done.stdout, done)
+    done = subprocess.run([PROGRAM, "doctor", "--json"], env=bare, capture_output=True, text=True, timeout=60)
+    found = {each["check"]: each["found"] for each in json.loads(done.stdout)}
+    check("/var/lib/tb2-bake" in found["store"] and "/var/cache/tb2-bake" in found["cache"], found)
+
+
+def doctor_says_what_is_missing(home):
+    """Nothing in PATH: no QEMU, so that nothing can be baked; each finding that is not good says what it costs."""
+    done = subprocess.run([PROGRAM, "doctor", "--json"], env={"HOME": home, "PATH": "/nowhere"}, capture_output=True,
+                          text=True, timeout=60)
+    found = {each["check"]: each for each in json.loads(done.stdout)}
+    check(done.returncode == 3 and found["qemu"]["state"] == "bad", done)
+    check("apt-get install qemu-system-x86" in found["qemu"]["fix"], found["qemu"])
+    for each in found.values():
+        check(each["state"] in ("good", "note", "bad"), each)
+        check((each["state"] == "good") == ("cost" not in each), each)
+    wanted = {"kernel", "kvm", "qemu", "firecracker", "guest kernel", "ublk", "gzip", "memory", "store", "cache", "limits",
+              "clock", "registries", "server"}
+    check(set(found) == wanted, set(found) ^ wanted)
+    image = subprocess.run([PROGRAM, "doctor", "127.0.0.1:1/x:1"], env={"HOME": home, "PATH": "/usr/bin:/bin"},
+                           capture_output=True, text=True, timeout=60)
+    check(image.returncode == 3 and "127.0.0.1:1" in image.stdout, image)
 
 
 def unreadable_stdin_is_an_error(store):
@@ -99,8 +141,12 @@ def main():
         damage_shows(store)
         errors_name_the_store_once(store)
         lost_output_is_no_success(store)
-        waiting_for_stdin_can_be_ended(store)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            waiting_for_stdin_can_be_ended(store, number)
+        a_closed_stdout_is_no_success(store)
+        without_home(store)
         unreadable_stdin_is_an_error(store)
+        doctor_says_what_is_missing(home)
 
 
 sys.exit(main())

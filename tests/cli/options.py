@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 
-WORD = re.compile(r"'--([a-z][a-z-]*)")
+WORD = re.compile(r"'--([a-z][a-z0-9-]*)")
 
 
 def call(home, *words):
@@ -26,7 +26,7 @@ def commands(home):
 
 
 def shown(home, command):
-    return set(re.findall(r"^  (?:-\w, )?--([a-z][a-z-]*)", call(home, command, "--help").stdout, re.M))
+    return set(re.findall(r"^  (?:-\w, )?--([a-z][a-z0-9-]*)", call(home, command, "--help").stdout, re.M))
 
 
 def taken(home, command):

@@ -134,6 +134,27 @@ def what_changes_is_named(bakery):
         out.write(text)
 
 
+def sigterm_stops(bakery):
+    """As systemd and CI systems end a run: at once, in order, and the reports are written all the same."""
+    page = bakery.path("ended.html")
+    command = bakery.bake_command("--jobs", "1", "--report", page)
+    child = subprocess.Popen(bakery.arguments(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        for line in child.stdout:
+            event = json.loads(line)
+            if event["event"] == "stage_started" and event["stage"] == "boot":
+                os.kill(child.pid, signal.SIGTERM)
+        status = child.wait(60)
+    finally:
+        child.kill()
+        child.communicate()
+    check(status == CANCELLED, status)
+    with open(page, encoding="utf-8") as file:
+        check("Ended early: 3 of 3 tasks are not baked" in file.read(), "what the report says")
+    check(not bakery.machines() and not bakery.leftovers(), "something was left behind")
+
+
 def hundreds_are_planned(bakery):
     """Each tag is asked for once; what is broken fails by itself."""
     many, count, bad = bakery.path("many"), 300, 3
@@ -151,6 +172,7 @@ def main():
     need("skopeo")
     with Bakery(tasks=3) as bakery:
         all_are_new(bakery)
+        sigterm_stops(bakery)
         a_run_is_ended(bakery)
         shares_are_the_whole(bakery)
         what_is_locked_is_not_asked_for(bakery)

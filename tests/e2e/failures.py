@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import xml.etree.ElementTree
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "support"))
 from bakery import Bakery, check  # noqa: E402
@@ -53,12 +54,30 @@ def expect_failure(task, stages, words, classes):
         check(word in task["error"] + task.get("hint", ""), "no '%s' in %s" % (word, task))
 
 
+def check_reports(page, junit, markdown, metrics):
+    """Each says what failed, where and why."""
+    suite = xml.etree.ElementTree.parse(junit).getroot()[0]
+    failed = {case.get("name"): case.find("failure").text for case in suite if case.find("failure") is not None}
+    check(set(failed) == {STEP, READY, NAME, AWAY} and "the disk of links is jammed" in failed[STEP], failed)
+    for path in (page, markdown):
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        check("4 of 5 tasks failed" in text and "the disk of links is jammed" in text, path)
+    with open(metrics, encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    check('tb2_bake_tasks{outcome="failed"} 4' in lines and "tb2_bake_exit_status 1" in lines, lines)
+
+
 def one_of_each(bakery):
     port = closed_port()
     wrong, away = "127.0.0.1:%d/demo/no-such-image:1" % bakery.facts["port"], "127.0.0.1:%d/demo/x:1" % port
     set_image(bakery, NAME, wrong)
     set_image(bakery, AWAY, away)
-    run = bakery.bake("--jobs", "3", recipe=RECIPE).expect(1)
+    files = [bakery.path("report." + ending) for ending in ("html", "xml", "md", "prom")]
+    reports = [word for pair in zip(("--report", "--junit", "--markdown", "--metrics"), files) for word in pair]
+    run = bakery.bake("--jobs", "3", *reports, recipe=RECIPE).expect(1)
+    run.check_schema()
+    check_reports(*files)
     tasks = run.tasks()
     check(tasks[GOOD]["outcome"] == "ready", tasks[GOOD])
     expect_failure(tasks[STEP], ["steps"], ["exit status 3", "the disk of links is jammed"], ["step"])

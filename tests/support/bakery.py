@@ -58,6 +58,14 @@ class Run:
     def events(self):
         return [json.loads(line) for line in self.out.splitlines()]
 
+    def check_schema(self):
+        """Each event is as docs/formats/events.schema.json says."""
+        import jsonschema
+        with open(os.path.join(HERE, "..", "..", "docs", "formats", "events.schema.json"), encoding="utf-8") as file:
+            validator = jsonschema.Draft202012Validator(json.load(file))
+        for event in self.events():
+            validator.validate(event)
+
     def tasks(self):
         """{name: result} with outcome, stage, alias, base_disk, disk; error_class, error, hint."""
         found = {event["task"]: event for event in self.events() if event["event"] == "task_finished"}
