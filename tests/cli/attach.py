@@ -127,9 +127,12 @@ def main():
         for end in ("detach", "interrupt"):
             with subprocess.Popen([TB2, "attach", small_disk, "--nbd-tcp", "127.0.0.1:0", "--store", store.path,
                                    "--foreground"], stdout=subprocess.PIPE, text=True) as process:
-                assert process.stdout.readline().strip() == "127.0.0.1:0"
+                device = process.stdout.readline().strip()
+                host, port = device.rsplit(":", 1)
+                assert host == "127.0.0.1" and int(port) > 0, device  # the port that it got
                 if end == "detach":
-                    store.tb2("detach", "127.0.0.1:0")
+                    copy("nbd://" + device, "null:")
+                    store.tb2("detach", device)
                 else:
                     process.send_signal(signal.SIGINT)
                 assert process.wait(LIMIT) == 0
