@@ -136,6 +136,27 @@ static int read_record(struct digest *out, const struct buf *text, const char *n
     return rc < 0 ? rc : json_get_digest(record, "digest", out, e);
 }
 
+/* The record made anew from its members has to be the one that is there; older ones have no check. */
+static int check_whole(const struct json *record, const struct buf *text, struct err *e)
+{
+    static const char *const members[] = {"reference", "digest", "seen"};
+    AUTO_JSON struct json *whole = json_new_object();
+    AUTO_FREE char *canonical = NULL;
+    for (size_t i = 0; i < ARRAY_LEN(members); i++) {
+        const struct json *value = json_member(record, members[i]);
+        if (value)
+            json_set(whole, members[i], json_clone(value));
+    }
+    int rc = json_member(record, "check") ? catalog_seal(whole, e) : 0;
+    if (rc == 0)
+        rc = json_print(whole, 0, &canonical, e);
+    if (rc < 0)
+        return rc;
+    return text->len == strlen(canonical) && memcmp(text->data, canonical, text->len) == 0
+               ? 0
+               : err_set(e, ERR_CORRUPT, "it is not what was written");
+}
+
 int tag_peek(struct digest *document, struct store *s, const struct digest *name, struct err *e)
 {
     char path[REF_PATH_MAX];
@@ -155,6 +176,8 @@ int tag_peek(struct digest *document, struct store *s, const struct digest *name
         rc = json_get_string(record, "reference", &reference, e);
     if (rc == 0)
         rc = json_get_digest(record, "digest", document, e);
+    if (rc == 0)
+        rc = check_whole(record, &text, e);
     if (rc < 0)
         return rc;
     digest_bytes(&d, reference, strlen(reference));
@@ -209,7 +232,9 @@ static int note_tag(struct store *s, const struct oci_ref *ref, const struct dig
     json_set(record, "digest", json_new_string(digest_print(d, digest)));
     json_set(record, "seen", json_new_string(seen));
     AUTO_FREE char *text = NULL;
-    rc = json_print(record, 0, &text, e);
+    rc = catalog_seal(record, e);
+    if (rc == 0)
+        rc = json_print(record, 0, &text, e);
     if (rc == 0)
         rc = file_make_dirs(store_dir(s), "refs", e);
     AUTO_FILE_TMP struct file_tmp t = {.fd = -1};

@@ -35,10 +35,8 @@ static void task_progress(void *ctx, uint64_t bytes)
 /* The key, and whether a template with it is there and complete enough to be used. */
 static int look_up(struct baking *b, struct err *e)
 {
-    struct key_inputs in = {.task = b->task,
-                            .image = b->image,
-                            .recipe = b->recipe_json,
-                            .room = &b->run->machines};
+    struct key_inputs in = {
+        .task = b->task, .image = b->image, .recipe = b->recipe_json, .room = &b->run->machines};
     bool found = false;
     int rc = template_key(&b->key, &in, e);
     if (rc == 0 && !b->run->options->force)

@@ -361,13 +361,8 @@ static int run_words(struct arguments *a, struct global_options *g, int argc, ch
 static int run(struct global_options *g, int argc, char **argv)
 {
     struct arguments a = {.prune = false};
-    struct err e = ERR_INIT;
-    struct parsing p = {.command = &command_server, .globals = g};
-    int rc = options_parse(&p, &a, argc, argv, &e);
-    int status = p.status;
-    if (rc < 0)
-        status = report_error(&e);
-    else if (status < 0)
+    int status = options_read(&command_server, g, &a, argc, argv);
+    if (status < 0)
         status = run_words(&a, g, argc, argv);
     bake_arguments_fini(&a.bake);
     return status;

@@ -151,13 +151,9 @@ static int smoke(struct global_options *g, const struct arguments *a, char **ali
 static int run(struct global_options *g, int argc, char **argv)
 {
     struct arguments a = {.jobs = JOBS_DEFAULT};
-    struct err e = ERR_INIT;
-    struct parsing p = {.command = &command_smoke, .globals = g};
-    int rc = options_parse(&p, &a, argc, argv, &e);
-    if (rc < 0)
-        return report_error(&e);
-    if (p.status >= 0)
-        return p.status;
+    int status = options_read(&command_smoke, g, &a, argc, argv);
+    if (status >= 0)
+        return status;
     if (optind == argc)
         return usage_error(&command_smoke, "which templates? Their aliases are missing");
     return smoke(g, &a, argv + optind, (size_t)(argc - optind));
@@ -166,9 +162,8 @@ static int run(struct global_options *g, int argc, char **argv)
 const struct command command_smoke = {
     .name = "smoke",
     .arguments = "[options] ALIAS...",
-    .summary =
-        "Try templates of the template server out: start a sandbox from each, run its ready check\n"
-        "there, kill it.",
+    .summary = "Try templates of the template server out.\n\n"
+               "A sandbox is started from each, its ready check run there, and the sandbox killed.",
     .options = rows,
     .notes =
         "The ready check is that of this store's template under the alias; where there is none,\n"

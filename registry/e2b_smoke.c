@@ -250,19 +250,18 @@ static char *envd_url(const struct e2b *c, const struct sandbox *s, bool same_ad
     return mem_printf("https://" ENVD_PORT "-%s.%s", s->id, s->domain);
 }
 
-/* A command on its way to a sandbox. */
-struct order {
-    const char *base; /* envd's URL */
-    struct buf body;
-    int64_t timeout_ms;
-};
-
-static int perform(struct e2b *c, const struct sandbox *s, const struct order *order,
-                   struct outcome *out, struct err *e)
+static int perform(struct e2b *c, const struct sandbox *s, const char *base,
+                   const struct e2b_smoke *smoke, struct outcome *out, struct err *e)
 {
-    AUTO_FREE char *url = mem_printf("%s/process.Process/Start", order->base);
+    int64_t timeout_ms = smoke->timeout_ms > 0 ? smoke->timeout_ms : EXEC_TIMEOUT_MS;
+    AUTO_BUF struct buf body;
+    buf_init(&body, LIMIT_API_REPLY);
+    int rc = command_body(&body, smoke->command, e);
+    if (rc < 0)
+        return rc;
+    AUTO_FREE char *url = mem_printf("%s/process.Process/Start", base);
     AUTO_FREE char *id = mem_printf("E2b-Sandbox-Id: %s", s->id);
-    AUTO_FREE char *time = mem_printf("Connect-Timeout-Ms: %lld", (long long)order->timeout_ms);
+    AUTO_FREE char *time = mem_printf("Connect-Timeout-Ms: %lld", (long long)timeout_ms);
     AUTO_FREE char *ping = mem_printf("Keepalive-Ping-Interval: %d", PING_SECONDS);
     char *token = s->token ? mem_printf("X-Access-Token: %s", s->token) : NULL;
     AUTO_BUF struct buf reply;
@@ -280,37 +279,31 @@ static int perform(struct e2b *c, const struct sandbox *s, const struct order *o
     struct http_request request = {.method = "POST",
                                    .url = url,
                                    .headers = headers,
-                                   .body = order->body.data,
-                                   .body_len = order->body.len,
+                                   .body = body.data,
+                                   .body_len = body.len,
                                    .reply = &reply,
                                    .no_redirects = true,
-                                   .total_timeout_ms = order->timeout_ms + EXEC_SLACK_MS};
-    int rc = url && id && time && ping && (token || !s->token)
-                 ? http_perform(c->http, &request, &response, e)
-                 : err_nomem(e, "request");
+                                   .total_timeout_ms = timeout_ms + EXEC_SLACK_MS};
+    rc = url && id && time && ping && (token || !s->token)
+             ? http_perform(c->http, &request, &response, e)
+             : err_nomem(e, "request");
     secret_free(token);
     if (rc < 0)
-        return err_in(e, "%s: running a command", order->base);
+        return err_in(e, "%s: running a command", base);
     if (response.status != 200) {
         AUTO_FREE char *detail = e2b_clean(buf_text(&reply), TAIL_LEN / 2, false);
         http_status_error(e, &response, detail && *detail ? detail : NULL);
-        return err_in(e, "%s: running a command", order->base);
+        return err_in(e, "%s: running a command", base);
     }
-    return read_stream(out, &reply, order->base, e);
+    return read_stream(out, &reply, base, e);
 }
 
 static int execute(struct e2b *c, const struct sandbox *s, bool same_address,
                    const struct e2b_smoke *smoke, int64_t *exit_status, struct err *e)
 {
     AUTO_FREE char *base = envd_url(c, s, same_address);
-    struct order order = {
-        .base = base, .timeout_ms = smoke->timeout_ms > 0 ? smoke->timeout_ms : EXEC_TIMEOUT_MS};
     struct outcome outcome = {.ended = false};
-    buf_init(&order.body, LIMIT_API_REPLY);
-    int rc = base ? command_body(&order.body, smoke->command, e) : err_nomem(e, "request");
-    if (rc == 0)
-        rc = perform(c, s, &order, &outcome, e);
-    buf_fini(&order.body);
+    int rc = base ? perform(c, s, base, smoke, &outcome, e) : err_nomem(e, "request");
     if (rc < 0)
         return rc;
     *exit_status = outcome.status;

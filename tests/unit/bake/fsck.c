@@ -125,6 +125,25 @@ static void random_bits(void **state)
 
 /* Bits all over what is small and has no digest for a name; every bit at the start of a chunk, where
  * some are that no decoder looks at, and of its end. */
+static void put_tag(struct store *s, const char *reference)
+{
+    struct err e = ERR_INIT;
+    AUTO_JSON struct json *j = json_new_object();
+    AUTO_FREE char *text = NULL;
+    struct digest name;
+    char path[80];
+    char hex[DIGEST_TEXT_MAX];
+    digest_bytes(&name, reference, strlen(reference));
+    json_set(j, "reference", json_new_string(reference));
+    json_set(j, "digest", json_digest(&name));
+    json_set(j, "seen", json_new_string("2026-01-02T03:04:05Z"));
+    assert_ok(catalog_seal(j, &e));
+    assert_ok(json_print(j, 0, &text, &e));
+    snprintf(path, sizeof(path), "refs/%s", digest_hex(&name, hex));
+    assert_ok(file_make_dirs(store_dir(s), "refs", &e));
+    assert_ok(file_put(store_tmp_dir(s), store_dir(s), path, text, strlen(text), &e));
+}
+
 static void every_bit(void **state)
 {
     (void)state;
@@ -132,12 +151,13 @@ static void every_bit(void **state)
     struct err e = ERR_INIT;
     world_open(&w);
     assert_ok(put_template(w.store, alias_a, 100, NULL, &e));
+    put_tag(w.store, "r.example/a:1");
     struct file_list l;
     list_files(&l, &w);
     bool chunk = false;
     for (size_t i = 0; i < l.count; i++) {
-        bool pointer =
-            strncmp(l.paths[i], "catalog/", 8) == 0 || strncmp(l.paths[i], "keys/", 5) == 0;
+        bool pointer = strncmp(l.paths[i], "catalog/", 8) == 0 ||
+                       strncmp(l.paths[i], "keys/", 5) == 0 || strncmp(l.paths[i], "refs/", 5) == 0;
         bool first_chunk = !chunk && strncmp(l.paths[i], "chunks/", 7) == 0;
         chunk |= first_chunk;
         for (uint64_t bit = 0; (pointer || first_chunk) && bit < l.sizes[i] * 8; bit++) {
@@ -172,8 +192,8 @@ static void tag_records(void **state)
 {
     (void)state;
     static const char good[] =
-        "{\"reference\":\"a.example/app:1\",\"digest\":\"sha256:"
-        "0000000000000000000000000000000000000000000000000000000000000001\"}";
+        "{\"digest\":\"sha256:0000000000000000000000000000000000000000000000000000000000000001\","
+        "\"reference\":\"a.example/app:1\"}";
     static const struct {
         const char *name; /* whose digest the file's name is */
         const char *text;

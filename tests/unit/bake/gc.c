@@ -211,7 +211,7 @@ static void put_tag(struct world *w, const char *name, const char *document, cha
     char hex[DIGEST_TEXT_MAX];
     digest_bytes(&d, name, strlen(name));
     snprintf(path, 80, "refs/%s", digest_hex(&d, hex));
-    AUTO_FREE char *text = mem_printf("{\"reference\":\"%s\",\"digest\":\"%s\"}", name, document);
+    AUTO_FREE char *text = mem_printf("{\"digest\":\"%s\",\"reference\":\"%s\"}", document, name);
     assert_ok(file_put(store_tmp_dir(w->store), store_dir(w->store), path, text, strlen(text), &e));
 }
 

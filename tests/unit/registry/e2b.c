@@ -423,6 +423,9 @@ static void cloud(void **state)
         {"{\"mode\": \"cloud\", \"templates\": [{\"alias\": \"" ALIAS "\", \"status\": \"ready\"},"
          "{\"alias\": \"" ALIAS "\", \"status\": \"error\"}]}",
          false, ERR_NONE, "", true},
+        /* a forgotten cursor: each page begins again */
+        {"{\"mode\": \"cloud\", \"polls\": 2, \"forgets_offset\": true}", false, ERR_NONE,
+         "building\nline 0?[0m\nline 1?[0m\nline 2?[0m\nready\n", true},
         {"{\"mode\": \"cloud\", \"taken\": \"" ALIAS "\"}", false, ERR_DENIED,
          "alias " ALIAS " belongs to another team", false},
         {"{\"mode\": \"cloud\", \"fail\": {\"step\": \"3\", \"message\": \"exit 1\"}}", false,
