@@ -213,7 +213,8 @@ static void requests_equal_the_model(void **state)
                                       .flush = port_flush,
                                       .ctx = &own[i]};
     }
-    assert_true(disk_model_exercise(ports, PORTS, model, DISK, steps, disk_model_seed(1861)));
+    assert_true(disk_model_exercise(ports, PORTS, model, DISK, disk_model_steps(steps),
+                                    disk_model_seed(1861)));
     assert_int_equal(ioctl(own[0].fd, FLUSH_BUFFERS, 0), 0);
     assert_true(disk_model_equal(&ports[0], model, DISK));
     for (size_t i = 0; i < PORTS; i++)
