@@ -224,3 +224,14 @@ int remote_publish(struct remote *r, const struct remote_unit *u, struct err *e)
         atomic_fetch_add(&r->templates_sent, 1);
     return 0;
 }
+
+int remote_taken(int rc, bool *taken, struct err *e)
+{
+    *taken = rc == 0;
+    if (rc == -ERR_CORRUPT || rc == -ERR_DIGEST)
+        log_event(LOG_WARN, "bake", "made here instead: %s", e->text);
+    if (rc != -ERR_NOTFOUND && rc != -ERR_CORRUPT && rc != -ERR_DIGEST)
+        return rc;
+    err_clear(e);
+    return 0;
+}

@@ -146,6 +146,9 @@ int remote_take_map(struct remote *r, const struct digest *map, struct block_map
 
 int remote_take_layer(struct remote *r, const struct digest *diff_id, struct err *e) MUST_USE;
 int remote_take_template(struct remote *r, const struct digest *key, struct err *e) MUST_USE;
+/* Judges what one of these two returned: a unit that is not there, or is damaged over there, is made
+ * here, so that neither is an error. */
+int remote_taken(int rc, bool *taken, struct err *e) MUST_USE;
 int remote_publish(struct remote *r, const struct remote_unit *u, struct err *e) MUST_USE;
 
 #endif

@@ -62,19 +62,6 @@ int remote_take_layer(struct remote *r, const struct digest *diff_id, struct err
     return 0;
 }
 
-/* Damage over there is as good as absence: the layer is made here. */
-static int try_to_take(struct remote *r, const struct digest *diff_id, bool *taken, struct err *e)
-{
-    int rc = remote_take_layer(r, diff_id, e);
-    *taken = rc == 0;
-    if (rc == -ERR_CORRUPT || rc == -ERR_DIGEST)
-        log_event(LOG_WARN, "bake", "made here instead: %s", e->text);
-    if (rc != -ERR_NOTFOUND && rc != -ERR_CORRUPT && rc != -ERR_DIGEST)
-        return rc;
-    err_clear(e);
-    return 0;
-}
-
 static bool remote_has(struct remote *r, const char *hex)
 {
     bool there = false;
@@ -98,7 +85,7 @@ static int begin_layer(struct remote *r, const struct digest *diff_id, enum laye
     }
     if (remote_claims_held(r->claims, REMOTE_LAYER, hex))
         return 0; /* another task of this run is at it, and publishes it */
-    int rc = try_to_take(r, diff_id, &taken, e);
+    int rc = remote_taken(remote_take_layer(r, diff_id, e), &taken, e);
     if (rc < 0 || taken || !r->writable)
         return rc;
     rc = remote_claims_try(r->claims, REMOTE_LAYER, hex, &mine, e);
@@ -107,7 +94,7 @@ static int begin_layer(struct remote *r, const struct digest *diff_id, enum laye
     *share = mine ? SHARE_PUBLISH : SHARE_ELSEWHERE;
     /* It may have been published, and its claim given back, since we looked. */
     if (mine && r->claims)
-        rc = try_to_take(r, diff_id, &taken, e);
+        rc = remote_taken(remote_take_layer(r, diff_id, e), &taken, e);
     if (!taken)
         return rc;
     *share = SHARE_NONE;

@@ -85,33 +85,20 @@ int remote_take_template(struct remote *r, const struct digest *key, struct err 
     return 0;
 }
 
-/* Not there, or damaged over there, which comes to the same: *taken = false. */
-static int try_to_take(struct remote *r, const struct digest *key, bool *taken, struct err *e)
-{
-    int rc = remote_take_template(r, key, e);
-    *taken = rc == 0;
-    if (rc == -ERR_CORRUPT || rc == -ERR_DIGEST)
-        log_event(LOG_WARN, "bake", "made here instead: %s", e->text);
-    if (rc != -ERR_NOTFOUND && rc != -ERR_CORRUPT && rc != -ERR_DIGEST)
-        return rc;
-    err_clear(e);
-    return 0;
-}
-
 static int begin(struct remote *r, const struct digest *key, bool *busy, struct err *e)
 {
     char hex[DIGEST_TEXT_MAX];
     bool taken = false;
     bool mine = false;
     digest_hex(key, hex);
-    int rc = try_to_take(r, key, &taken, e);
+    int rc = remote_taken(remote_take_template(r, key, e), &taken, e);
     if (rc < 0 || taken || !r->writable)
         return rc;
     rc = remote_claims_try(r->claims, REMOTE_TEMPLATE, hex, &mine, e);
     *busy = rc == 0 && !mine;
     /* It may have been published, and its claim given back, since we looked. */
     if (rc == 0 && mine && r->claims)
-        rc = try_to_take(r, key, &taken, e);
+        rc = remote_taken(remote_take_template(r, key, e), &taken, e);
     if (taken)
         remote_claims_drop(r->claims, REMOTE_TEMPLATE, hex);
     return rc;
