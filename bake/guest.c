@@ -126,9 +126,8 @@ static int boot_once(struct guest **out, const struct machine_room *r,
     rc = vm_boot(&g->vm, &options, e);
     if (rc == 0)
         rc = agent_connect(&g->agent, g->vm, BOOT_TIMEOUT_MS, r->cancel, e);
-    int64_t before_ns;
     if (rc == 0)
-        rc = agent_set_clock(g->agent, &before_ns, e);
+        rc = guest_set_clock(g, e);
     if (rc == 0)
         rc = agent_reseed(g->agent, e);
     if (rc == 0 && o->network)
@@ -220,9 +219,8 @@ int guest_restore(struct guest **out, const struct machine_room *r, const struct
         rc = load_guest(g, o, t, e);
     if (rc == 0)
         rc = agent_connect(&g->agent, g->vm, RESTORE_TIMEOUT_MS, r->cancel, e);
-    int64_t before_ns;
     if (rc == 0)
-        rc = agent_set_clock(g->agent, &before_ns, e);
+        rc = guest_set_clock(g, e);
     if (rc == 0)
         rc = agent_reseed(g->agent, e);
     if (rc == 0)
