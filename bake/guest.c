@@ -103,6 +103,7 @@ void guest_free(struct guest *g)
 static struct vm_options make_vm_options(const struct guest *g, const struct guest_options *o)
 {
     return (struct vm_options){
+        .driver = g->room->driver,
         .kernel = &g->room->kernel,
         .run_dir = g->dir,
         .nbd_socket = "nbd.sock",

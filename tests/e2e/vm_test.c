@@ -400,7 +400,7 @@ int main(int argc, char **argv)
     guest_program = argv[2];
     struct err e = ERR_INIT;
     AUTO_FREE char *version = NULL;
-    if (vm_version(&version, &e) < 0) {
+    if (vm_version(&vm_qemu, &version, &e) < 0) {
         print_message("skipped: %s\n", e.text);
         return 77;
     }
