@@ -132,6 +132,8 @@ static int boot_once(struct guest **out, const struct machine_room *r,
         rc = agent_set_clock(g->agent, &before_ns, e);
     if (rc == 0)
         rc = agent_reseed(g->agent, e);
+    if (rc == 0)
+        rc = agent_mount(g->agent, e);
     if (rc == 0 && o->network)
         rc = agent_network(g->agent, e);
     if (rc < 0)

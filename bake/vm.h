@@ -89,7 +89,7 @@ int vm_version(const struct vm_driver *d, char **out, struct err *e) MUST_USE;
 
 struct vm;
 /* Boots: kernel, initramfs, disk as /dev/vda. Returns once the machine runs (the agent is awaited
- * by agent_connect). */
+ * by agent_connect, the disk is mounted by agent_mount). */
 int vm_boot(struct vm **out, const struct vm_options *o, struct err *e) MUST_USE;
 /* Loads the device state at `state_path` over the memory file; returns with the guest running. */
 int vm_restore(struct vm **out, const struct vm_options *o, const char *state_path,
@@ -134,6 +134,11 @@ int agent_connect(struct agent **out, struct vm *v, int64_t timeout_ms, const st
 void agent_free(struct agent *a); /* closes the connection */
 DEFINE_AUTO(agent, agent_free)
 #define AUTO_AGENT CLEANUP(agent_free_auto_)
+
+/* Mounts /dev/vda and moves onto it: the first thing to do in a machine that was booted, best after
+ * its clock is set and its random generator reseeded. Until then only these, reseeding and powering
+ * off work. ERR_STEP: the agent's own words; nothing but another disk and another boot helps. */
+int agent_mount(struct agent *a, struct err *e) MUST_USE;
 
 struct agent_exec {
     const char *const *argv; /* NULL-terminated; argv[0] is looked up in the guest's PATH */
