@@ -58,6 +58,7 @@ enum agent_type {
     AGENT_RESEED,
     AGENT_NETWORK,
     AGENT_POWER_OFF,
+    AGENT_MOUNT,
     AGENT_RESIZE = 32,
     AGENT_PACKAGES,
     AGENT_RANDOM,
