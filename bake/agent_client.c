@@ -77,8 +77,8 @@ struct run {
     agent_output *output;
     void *ctx;
     uint32_t stream;
-    size_t sent;   /* of the input */
-    size_t window; /* input bytes that may still be sent */
+    size_t sent;      /* of the input */
+    size_t window;    /* input bytes that may still be sent */
     bool input_ended; /* or there is none */
     bool started;
     bool done;
@@ -230,8 +230,8 @@ static int run_frame(struct agent *a, struct run *r, const struct agent_frame *f
     if ((f->type == AGENT_STDOUT || f->type == AGENT_STDERR) && f->len > 0 &&
         f->len <= AGENT_DATA_MAX)
         return run_output(a, r, f, e);
-    if (f->type == AGENT_EXIT && f->len == AGENT_END_LEN && decode_end(f->payload, &running, &r->result) &&
-        !running) {
+    if (f->type == AGENT_EXIT && f->len == AGENT_END_LEN &&
+        decode_end(f->payload, &running, &r->result) && !running) {
         r->done = true;
         return 0;
     }

@@ -43,7 +43,7 @@ static int interpreter_fault(const uint8_t *detail, size_t len, struct err *e)
     size_t first = newline ? (size_t)(newline - detail) : len;
     agent_take_text(interpreter, sizeof(interpreter), detail, first);
     agent_take_text(program, sizeof(program), newline ? newline + 1 : detail,
-              newline ? len - first - 1 : 0);
+                    newline ? len - first - 1 : 0);
     int rc = err_set(e, ERR_STEP, "program %s is in the guest, but its interpreter %s is missing",
                      program, interpreter);
     if (strchr(interpreter, '?'))

@@ -39,14 +39,13 @@ static int run_e2fsck(const char *how, const char *path, const struct cancel *c,
                       int *status, struct err *e)
 {
     const char *given = getenv("PATH");
-    AUTO_FREE char *search = mem_printf("PATH=%s%s/usr/sbin:/sbin", given ? given : "",
-                                        given ? ":" : "");
+    AUTO_FREE char *search =
+        mem_printf("PATH=%s%s/usr/sbin:/sbin", given ? given : "", given ? ":" : "");
     if (!search)
         return err_nomem(e, "e2fsck");
     const char *const argv[] = {"env",    search, "LC_ALL=C", "E2FSCK_CONFIG=/dev/null",
                                 "e2fsck", how,    path,       NULL};
-    struct proc_io io = {
-        .out = out, .err_out = out, .timeout_ms = CHECK_TIMEOUT_MS, .cancel = c};
+    struct proc_io io = {.out = out, .err_out = out, .timeout_ms = CHECK_TIMEOUT_MS, .cancel = c};
     int wait_status = 0;
     int rc = proc_run(argv, &io, &wait_status, e);
     if (rc < 0)
@@ -63,8 +62,8 @@ static int run_e2fsck(const char *how, const char *path, const struct cancel *c,
 static int not_clean(const struct buf *out, int status, struct err *e)
 {
     size_t skip = out->len > SHOWN_MAX ? out->len - SHOWN_MAX : 0;
-    err_set(e, ERR_CORRUPT, "the snapshot's disk is not clean (e2fsck: exit status %d):\n%s", status,
-            buf_text(out) + skip);
+    err_set(e, ERR_CORRUPT, "the snapshot's disk is not clean (e2fsck: exit status %d):\n%s",
+            status, buf_text(out) + skip);
     return err_hint(e, "does a step write to the disk's device, or is memory of this machine bad?");
 }
 

@@ -206,7 +206,8 @@ static int run_script(struct trial *t, const struct script *s, struct agent_exec
         const char *const with_shell[] = {shells[n], path, NULL};
         const char *const alone[] = {path, NULL};
         exec->argv = direct ? alone : with_shell;
-        rc = agent_run(t->copy.guest->agent, exec, golden_output_add, &t->output, &s->result->end, e);
+        rc = agent_run(t->copy.guest->agent, exec, golden_output_add, &t->output, &s->result->end,
+                       e);
         struct err ignored = ERR_INIT;
         if (rc != -ERR_STEP || direct || ++n == ARRAY_LEN(shells) ||
             vm_check(t->copy.guest->vm, &ignored) < 0)

@@ -74,6 +74,7 @@ static int guest_new(struct guest **out, const struct machine_room *r,
     if (!g)
         return err_nomem(e, "guest");
     g->room = r;
+    g->memory_mb = o->memory_mb;
     int rc = make_directory(g, e);
     if (rc == 0)
         rc = start_disk(g, o, e);

@@ -121,7 +121,7 @@ struct agent {
     struct pollfd *also; /* waited for too, while a frame is; NULL: nothing */
     size_t also_count;   /* at most AGENT_ALSO_MAX */
     bool woken;          /* one of them has something */
-    size_t taken; /* bytes of `in` that the last frame lent out takes */
+    size_t taken;        /* bytes of `in` that the last frame lent out takes */
     char boot_id[AGENT_BOOT_ID_LEN + 1];
 };
 

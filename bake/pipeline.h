@@ -128,6 +128,7 @@ struct guest {
     struct nbd_server *nbd;
     struct vm *vm;
     struct agent *agent; /* NULL before connect and after disconnect */
+    uint64_t memory_mb;
     int64_t clock_error_ns;         /* of its clock when it was set, at most */
     struct agent_packages packages; /* as they were when the steps began */
 };

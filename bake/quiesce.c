@@ -20,7 +20,8 @@ static int check_whole(const struct agent_packages *before, const struct agent_p
                        struct err *e)
 {
     bool same = now->broken_sum == before->broken_sum;
-    if (now->broken_count < before->broken_count || (now->broken_count == before->broken_count && same))
+    if (now->broken_count < before->broken_count ||
+        (now->broken_count == before->broken_count && same))
         return 0;
     err_set(e, ERR_STEP, "%u of the image's packages are half installed: %s", now->broken_count,
             now->broken);

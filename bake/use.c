@@ -142,8 +142,8 @@ void template_copy_fini(struct template_copy *c)
 }
 #define AUTO_COPY CLEANUP(template_copy_fini)
 
-static int open_copy(struct template_copy *c, const struct template *t, const struct machine_room *r,
-                     const struct template_use *use, struct err *e)
+static int open_copy(struct template_copy *c, const struct template *t,
+                     const struct machine_room *r, const struct template_use *use, struct err *e)
 {
     AUTO_FREE struct digest *ahead = NULL;
     size_t ahead_count = 0;

@@ -142,7 +142,7 @@ int agent_mount(struct agent *a, struct err *e) MUST_USE;
 
 /* Input and size of a terminal, as they come while a program runs. */
 struct agent_live {
-    int input_fd; /* read whenever the program takes input, to its end; -1: none */
+    int input_fd;  /* read whenever the program takes input, to its end; -1: none */
     bool terminal; /* the program gets a terminal; its output is all on stream 1 */
     int resize_fd; /* readable when the size is another; -1: it stays */
     /* The size; takes what is readable of resize_fd. Required with `terminal`. */
@@ -158,7 +158,7 @@ struct agent_exec {
     const void *input; /* stdin bytes */
     size_t input_len;
     const struct agent_live *live; /* instead of these two; NULL: none */
-    int64_t timeout_ms; /* 0: none; the whole process group is killed */
+    int64_t timeout_ms;            /* 0: none; the whole process group is killed */
     /* Leave it running (start command); its last output is kept for agent_process. */
     bool detach;
 };
@@ -167,8 +167,9 @@ struct agent_result {
     bool exited; /* true: `status` is the exit status; false: `status` is the signal */
     int status;
     bool timed_out;
-    uint32_t oom_kills; /* processes of the guest that its kernel killed meanwhile for want of memory */
-    uint64_t id; /* of a detached process */
+    uint32_t
+        oom_kills; /* processes of the guest that its kernel killed meanwhile for want of memory */
+    uint64_t id;   /* of a detached process */
 };
 
 /* Output as it comes: stream 1 or 2. A negative return ends the call with that error. */

@@ -317,10 +317,11 @@ static int run_verify(struct global_options *g, int argc, char **argv)
     }
     char size[SIZE_TEXT_MAX];
     char time[SIZE_TEXT_MAX];
-    printf("%s: %llu chunks (%s) verified; restored and ready in %s; clock, random numbers, channel "
-           "and disk are right\n",
-           t->alias, (unsigned long long)report.chunks, print_size(report.size, size),
-           print_duration(report.proof.ready_ms, time));
+    printf(
+        "%s: %llu chunks (%s) verified; restored and ready in %s; clock, random numbers, channel "
+        "and disk are right\n",
+        t->alias, (unsigned long long)report.chunks, print_size(report.size, size),
+        print_duration(report.proof.ready_ms, time));
     return EXIT_ALL_READY;
 }
 

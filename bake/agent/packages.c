@@ -24,14 +24,18 @@
 
 /* As in /proc/PID/comm, which has at most 15 bytes. */
 static const char *const managers[] = {
-    "apt",  "apt-get", "aptitude", "dpkg", "dpkg-deb", "dpkg-split", "apk",   "rpm",
-    "yum",  "dnf",     "dnf5",     "dnf-3", "microdnf", "tdnf",      "zypper", "pacman"};
+    "apt", "apt-get", "aptitude", "dpkg",  "dpkg-deb", "dpkg-split", "apk",    "rpm",
+    "yum", "dnf",     "dnf5",     "dnf-3", "microdnf", "tdnf",       "zypper", "pacman"};
 
 static const char *const locks[] = {
-    "/var/lib/dpkg/lock",        "/var/lib/dpkg/lock-frontend",
-    "/var/lib/apt/lists/lock",   "/var/cache/apt/archives/lock",
-    "/lib/apk/db/lock",          "/usr/lib/apk/db/lock",
-    "/var/lib/rpm/.rpm.lock",    "/usr/lib/sysimage/rpm/.rpm.lock",
+    "/var/lib/dpkg/lock",
+    "/var/lib/dpkg/lock-frontend",
+    "/var/lib/apt/lists/lock",
+    "/var/cache/apt/archives/lock",
+    "/lib/apk/db/lock",
+    "/usr/lib/apk/db/lock",
+    "/var/lib/rpm/.rpm.lock",
+    "/usr/lib/sysimage/rpm/.rpm.lock",
     "/var/cache/apt/archives/partial/lock",
 };
 
