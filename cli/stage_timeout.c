@@ -7,6 +7,11 @@
 
 #include "base/mem.h"
 
+const char stage_timeout_help[] =
+    "how long a task may be in a stage, as pull=30m,register=3h; none: for ever\n"
+    "(default: resolve 30m, pull 2h, ingest 2h, assemble 30m, boot 20m, snapshot\n"
+    "30m, prove 20m, register 3h; steps and ready are limited by the recipe)";
+
 static int find_stage(enum bake_stage *out, const char *name, struct err *e)
 {
     for (int i = STAGE_RESOLVE; i < STAGE_COUNT; i++) {

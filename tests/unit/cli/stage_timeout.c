@@ -14,18 +14,10 @@
 #include "base/mem.h"
 #include "cli/bake_arguments.h"
 
-static const struct option_row *find_row(void)
-{
-    const struct option_row *row = bake_option_rows;
-    while (row->help && (!row->name || strcmp(row->name, "stage-timeout") != 0))
-        row++;
-    return row;
-}
-
 /* The help as one line. */
 static char *help_text(void)
 {
-    char *text = mem_strdup(find_row()->help);
+    char *text = mem_strdup(stage_timeout_help);
     assert_non_null(text);
     for (char *at = text; *at; at++)
         *at = *at == '\n' ? ' ' : *at;
