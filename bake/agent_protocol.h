@@ -30,6 +30,8 @@ enum {
     AGENT_BOOT_ID_LEN = 36,
     AGENT_DETAIL_MAX = 512, /* text in ERROR and HELLO_REPLY */
     AGENT_ENTROPY_LEN = 64,
+    AGENT_RANDOM_LEN = 64, /* from each of the two sources that RANDOM asks */
+    AGENT_END_LEN = 16,    /* how a process ended */
     AGENT_HELLO_LEN = AGENT_NONCE_LEN + 4,
     AGENT_HELLO_REPLY_MIN = AGENT_NONCE_LEN + 4 + AGENT_BOOT_ID_LEN,
 };
@@ -57,6 +59,10 @@ enum agent_type {
     AGENT_NETWORK,
     AGENT_POWER_OFF,
     AGENT_MOUNT,
+    AGENT_RESIZE = 32,
+    AGENT_PACKAGES,
+    AGENT_RANDOM,
+    AGENT_ECHO,
     /* guest to host */
     AGENT_HELLO_REPLY = 64,
     AGENT_OK,
@@ -69,7 +75,7 @@ enum agent_type {
 };
 
 /* EXEC flags */
-enum { AGENT_EXEC_STDIN = 1, AGENT_EXEC_DETACH = 2 };
+enum { AGENT_EXEC_STDIN = 1, AGENT_EXEC_DETACH = 2, AGENT_EXEC_TERMINAL = 4 };
 
 /* How a process ended: EXIT and PROCESS replies. */
 enum agent_end { AGENT_END_RUNNING, AGENT_END_EXITED, AGENT_END_SIGNALLED };

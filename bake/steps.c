@@ -85,7 +85,7 @@ static int run_command(struct guest *g, struct step_run *run, size_t index,
         rc = agent_run(g->agent, &c.exec, capture_output, &capture, &result, e);
     capture_end(&capture);
     if (rc == 0 && (!result.exited || result.status != 0 || result.timed_out))
-        rc = command_failed(&result, &capture.tail, step->timeout_ms, e);
+        rc = command_failed(g, &result, &capture.tail, step->timeout_ms, e);
     else if (rc == 0)
         rc = note_errors(run, index, &capture.errors, e);
     capture_fini(&capture);

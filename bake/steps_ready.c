@@ -36,7 +36,7 @@ static int check_started(struct guest *g, uint64_t process, struct err *e)
     int rc = agent_process(g->agent, process, &running, &result, &tail, e);
     if (rc < 0 || running || (result.exited && result.status == 0))
         return rc;
-    command_failed(&result, &tail, 0, e);
+    command_failed(g, &result, &tail, 0, e);
     return err_in(e, "start command ended before it was ready");
 }
 

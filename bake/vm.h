@@ -140,6 +140,16 @@ DEFINE_AUTO(agent, agent_free)
  * off work. ERR_STEP: the agent's own words; nothing but another disk and another boot helps. */
 int agent_mount(struct agent *a, struct err *e) MUST_USE;
 
+/* Input and size of a terminal, as they come while a program runs. */
+struct agent_live {
+    int input_fd;  /* read whenever the program takes input, to its end; -1: none */
+    bool terminal; /* the program gets a terminal; its output is all on stream 1 */
+    int resize_fd; /* readable when the size is another; -1: it stays */
+    /* The size; takes what is readable of resize_fd. Required with `terminal`. */
+    void (*size)(void *ctx, uint16_t *rows, uint16_t *columns);
+    void *ctx;
+};
+
 struct agent_exec {
     const char *const *argv; /* NULL-terminated; argv[0] is looked up in the guest's PATH */
     const char *const *env;  /* NULL-terminated NAME=value: the whole environment */
@@ -147,7 +157,8 @@ struct agent_exec {
     const char *user;  /* name, uid, name:group, uid:gid as in image configs; NULL or "": root */
     const void *input; /* stdin bytes */
     size_t input_len;
-    int64_t timeout_ms; /* 0: none; the whole process group is killed */
+    const struct agent_live *live; /* instead of these two; NULL: none */
+    int64_t timeout_ms;            /* 0: none; the whole process group is killed */
     /* Leave it running (start command); its last output is kept for agent_process. */
     bool detach;
 };
@@ -156,7 +167,9 @@ struct agent_result {
     bool exited; /* true: `status` is the exit status; false: `status` is the signal */
     int status;
     bool timed_out;
-    uint64_t id; /* of a detached process */
+    uint32_t
+        oom_kills; /* processes of the guest that its kernel killed meanwhile for want of memory */
+    uint64_t id;   /* of a detached process */
 };
 
 /* Output as it comes: stream 1 or 2. A negative return ends the call with that error. */
@@ -190,5 +203,20 @@ int agent_reseed(struct agent *a, struct err *e) MUST_USE;
  * missing or empty. */
 int agent_network(struct agent *a, struct err *e) MUST_USE;
 int agent_power_off(struct agent *a, struct err *e) MUST_USE;
+
+/* What the image's package managers are in the middle of; texts are printable. */
+struct agent_packages {
+    char busy[512];   /* who is at work, or holds a lock; empty: nobody */
+    char broken[512]; /* some of the packages that are half there */
+    uint32_t broken_count;
+    uint32_t broken_sum; /* the same packages in the same states: the same number */
+};
+int agent_packages(struct agent *a, struct agent_packages *out, struct err *e) MUST_USE;
+
+/* 64 bytes of the guest's getrandom(2), then 64 of its image's /dev/urandom. */
+enum { AGENT_RANDOM_SIZE = 128 };
+int agent_random(struct agent *a, uint8_t out[AGENT_RANDOM_SIZE], struct err *e) MUST_USE;
+/* Sends `size` random bytes there and back; ERR_CORRUPT unless they come as they went. */
+int agent_echo(struct agent *a, size_t size, struct err *e) MUST_USE;
 
 #endif

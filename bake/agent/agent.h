@@ -96,6 +96,9 @@ struct guest;
 struct exec_request {
     bool has_input;
     bool detach;
+    bool terminal;
+    uint32_t rows;
+    uint32_t columns;
     uint64_t timeout_ms;
     const char *workdir;
     const char *user;
@@ -113,8 +116,9 @@ struct spawn_failure {
 struct spawn_ends {
     int in; /* child's side; -1: /dev/null */
     int out[2];
-    int failure; /* written on failure, closed by a successful exec */
-    int cgroup;  /* directory, -1: none */
+    int terminal; /* -1: pipes */
+    int failure;  /* written on failure, closed by a successful exec */
+    int cgroup;   /* directory, -1: none */
     bool machine;
 };
 
@@ -144,6 +148,9 @@ struct process {
     bool attached; /* the host awaits its output and end */
     bool detached;
     bool timed_out;
+    bool terminal;       /* out[0] and in are the master of its terminal */
+    uint64_t oom_before; /* machine_oom_kills when it began */
+    uint32_t oom_kills;  /* while it ran; once reaped */
     uint64_t id;
     uint32_t stream;
     pid_t pid;           /* 0 once reaped */
@@ -168,6 +175,7 @@ struct process {
 void process_start(struct guest *g, uint32_t stream, struct exec_request *request);
 /* False: the host sent more than its window. */
 bool process_input(struct guest *g, uint32_t stream, const uint8_t *data, size_t len) MUST_USE;
+void process_resize(struct guest *g, uint32_t stream, uint32_t rows, uint32_t columns);
 void process_report(struct guest *g, uint32_t stream, uint64_t id);
 void process_watch(struct guest *g, struct loop *l);
 void process_pump(struct guest *g, struct loop *l);
@@ -198,6 +206,36 @@ int files_make_dirs(const char *path, mode_t mode) MUST_USE;
 long files_read(const char *path, char *text, size_t capacity) MUST_USE;
 int files_write(const char *path, const char *text) MUST_USE;
 
+/* ---- Lines of files (lines.c) --------------------------------------------------------------- */
+
+enum { LINE_LEN_MAX = 8192 };
+
+struct lines {
+    int fd; /* -1: a file that is not there holds nothing */
+    size_t at;
+    size_t len;
+    char bytes[4096];
+    char line[LINE_LEN_MAX];
+};
+
+int lines_open(struct lines *f, const char *path) MUST_USE;
+/* Next line without its newline, until the next call; NULL at the end. */
+char *lines_next(struct lines *f);
+void lines_close(struct lines *f);
+
+/* ---- Package managers of the image (packages.c) --------------------------------------------- */
+
+/* What of packages is under way or was left half done. */
+struct packages {
+    char busy[AGENT_DETAIL_MAX];   /* who works on them; empty: nobody */
+    char broken[AGENT_DETAIL_MAX]; /* the first ones that are half done */
+    uint32_t broken_count;
+    uint32_t broken_sum; /* over all of them, in any order */
+};
+
+/* Looks below `root` ("" in a guest) at what dpkg, apt, apk, rpm and pacman leave, and at `proc`. */
+void packages_look(struct packages *out, const char *root, const char *proc);
+
 /* ---- The machine (machine.c, network.c, boot.c) --------------------------------------------- */
 
 void machine_read_boot_id(char id[AGENT_BOOT_ID_LEN + 1]);
@@ -208,6 +246,10 @@ int machine_freeze(int root, bool freeze) MUST_USE;
 int machine_set_clock(uint64_t now_ns) MUST_USE;
 uint64_t machine_clock(void);
 int machine_reseed(const uint8_t entropy[AGENT_ENTROPY_LEN]) MUST_USE;
+/* AGENT_RANDOM_LEN bytes of getrandom(2), then as many of the image's /dev/urandom. */
+int machine_random(uint8_t out[2 * AGENT_RANDOM_LEN]) MUST_USE;
+/* Processes that the kernel's out-of-memory killer has ended since the boot. */
+uint64_t machine_oom_kills(void);
 void machine_power_off(void);
 
 int network_loopback_up(void) MUST_USE;

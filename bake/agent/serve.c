@@ -128,6 +128,7 @@ static bool read_exec(struct reader *r, struct exec_request *request)
         return false;
     request->has_input = flags & AGENT_EXEC_STDIN;
     request->detach = flags & AGENT_EXEC_DETACH;
+    request->terminal = flags & AGENT_EXEC_TERMINAL;
     request->workdir = read_string(r);
     request->user = read_string(r);
     for (uint32_t i = 0; i < argc; i++)
@@ -136,6 +137,10 @@ static bool read_exec(struct reader *r, struct exec_request *request)
         request->env[i] = read_string(r);
     request->argv[argc] = NULL;
     request->env[envc] = NULL;
+    if (request->terminal) {
+        request->rows = read_u32(r);
+        request->columns = read_u32(r);
+    }
     return !r->bad && r->left == 0;
 }
 
@@ -267,6 +272,40 @@ static void serve_reseed(struct guest *g, const struct agent_frame *f)
     answer(g, f->stream, result, AGENT_AT_MACHINE, "reseeding the random generator");
 }
 
+/* Packages, as they are seen from the image's root. */
+static void serve_packages(struct guest *g, const struct agent_frame *f)
+{
+    static struct packages found;
+    uint8_t payload[12 + 2 * AGENT_DETAIL_MAX];
+    packages_look(&found, "", "/proc");
+    size_t busy_len = strlen(found.busy);
+    size_t broken_len = strlen(found.broken);
+    agent_put_u32(payload, found.broken_count);
+    agent_put_u32(payload + 4, found.broken_sum);
+    agent_put_u32(payload + 8, (uint32_t)busy_len);
+    memcpy(payload + 12, found.busy, busy_len);
+    memcpy(payload + 12 + busy_len, found.broken, broken_len);
+    channel_send(&g->channel, AGENT_OK, f->stream, payload, 12 + busy_len + broken_len);
+}
+
+static void serve_random(struct guest *g, const struct agent_frame *f)
+{
+    uint8_t payload[2 * AGENT_RANDOM_LEN];
+    int result = machine_random(payload);
+    if (result < 0)
+        answer(g, f->stream, result, AGENT_AT_MACHINE, "reading random numbers");
+    else
+        channel_send(&g->channel, AGENT_OK, f->stream, payload, sizeof(payload));
+}
+
+static void serve_echo(struct guest *g, const struct agent_frame *f)
+{
+    if (f->len > AGENT_CHUNK_MAX)
+        answer(g, f->stream, -EMSGSIZE, AGENT_AT_REQUEST, "echo");
+    else
+        channel_send(&g->channel, AGENT_OK, f->stream, f->payload, f->len);
+}
+
 static void serve_network(struct guest *g, const struct agent_frame *f)
 {
     const char *what = "";
@@ -340,7 +379,7 @@ static bool works_frozen(uint32_t type)
 {
     return type == AGENT_HELLO || type == AGENT_PING || type == AGENT_THAW ||
            type == AGENT_FREEZE || type == AGENT_CLOCK || type == AGENT_SET_CLOCK ||
-           type == AGENT_RESEED || type == AGENT_STDIN;
+           type == AGENT_RESEED || type == AGENT_STDIN || type == AGENT_RESIZE;
 }
 
 static bool works_unmounted(uint32_t type)
@@ -379,6 +418,11 @@ static bool serve_frame(struct guest *g, const struct agent_frame *f)
         return true;
     case AGENT_STDIN:
         return process_input(g, f->stream, f->payload, f->len);
+    case AGENT_RESIZE: {
+        uint32_t rows = read_u32(&r);
+        process_resize(g, f->stream, rows, read_u32(&r));
+        return true;
+    }
     case AGENT_PROCESS:
         process_report(g, f->stream, read_u64(&r));
         return true;
@@ -403,6 +447,15 @@ static bool serve_frame(struct guest *g, const struct agent_frame *f)
         return true;
     case AGENT_CLOCK:
         answer_u64(g, f->stream, machine_clock());
+        return true;
+    case AGENT_PACKAGES:
+        serve_packages(g, f);
+        return true;
+    case AGENT_RANDOM:
+        serve_random(g, f);
+        return true;
+    case AGENT_ECHO:
+        serve_echo(g, f);
         return true;
     case AGENT_SET_CLOCK:
     case AGENT_RESEED:
