@@ -56,6 +56,7 @@ enum agent_type {
     AGENT_RESEED,
     AGENT_NETWORK,
     AGENT_POWER_OFF,
+    AGENT_MOUNT,
     AGENT_COPY_OPEN = 32,
     AGENT_COPY,
     AGENT_COPY_CLOSE,

@@ -94,7 +94,8 @@ struct machine_room {
     struct chunk_cache *cache;
     struct guest_kernel kernel;
     enum vm_accel accel; /* resolved: KVM or TCG */
-    char *vmm;           /* vm_version */
+    const struct vm_driver *driver;
+    char *vmm; /* vm_version */
     const struct cancel *cancel;
 };
 /* Finds kernel, accelerator and QEMU; ERR_NOTFOUND with a hint when something is missing. */
