@@ -279,7 +279,8 @@ static int take_file(struct walk *w, const char *path, const struct stat *info, 
 {
     struct host_tree *t = w->tree;
     const char *slash = strrchr(path, '/');
-    AUTO_FREE char *parent = slash ? mem_strndup(path, (size_t)(slash - path) + 1) : mem_strdup(".");
+    AUTO_FREE char *parent =
+        slash ? mem_strndup(path, (size_t)(slash - path) + 1) : mem_strdup(".");
     char *name = mem_strdup(last_part(path));
     if (!parent || !name) {
         free(name);

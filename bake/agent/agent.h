@@ -234,7 +234,8 @@ struct copy {
 void copy_init(struct copy *c);
 void copy_abort(struct copy *c);
 /* Each returns a negative errno; *what then is the path in hand, borrowed from the payload. */
-int copy_open(struct copy *c, struct reader *r, const char **what) MUST_USE;
+int copy_open(struct copy *c, struct reader *r, enum agent_stage *stage,
+              const char **what) MUST_USE;
 int copy_records(struct copy *c, struct reader *r, const char **what) MUST_USE;
 int copy_close(struct copy *c, const char **what) MUST_USE;
 
@@ -253,9 +254,9 @@ void machine_power_off(void);
 int network_loopback_up(void) MUST_USE;
 /* *what names the step that failed. */
 struct network_address {
-    uint32_t address; /* host byte order, as the rest */
-    uint32_t prefix;  /* bits of the network, 1 to 31 */
-    uint32_t gateway; /* 0: none */
+    uint32_t address;  /* host byte order, as the rest */
+    uint32_t prefix;   /* bits of the network, 1 to 31 */
+    uint32_t gateway;  /* 0: none */
     uint32_t resolver; /* 0: none */
 };
 int network_configure(const struct network_address *a, const char **what) MUST_USE;
@@ -306,7 +307,8 @@ struct guest {
 };
 
 /* Answers a request: OK, or ERROR for a negative errno. */
-void answer(struct guest *g, uint32_t stream, int result, enum agent_stage stage, const char *detail);
+void answer(struct guest *g, uint32_t stream, int result, enum agent_stage stage,
+            const char *detail);
 void answer_u64(struct guest *g, uint32_t stream, uint64_t value);
 
 /* Ports and web servers of the guest, asked whether they answer (probe.c). */

@@ -80,22 +80,24 @@ static int open_place(struct copy *c, const char *to, const char *name)
     return open_directory(c, parent, &c->root);
 }
 
-int copy_open(struct copy *c, struct reader *r, const char **what)
+int copy_open(struct copy *c, struct reader *r, enum agent_stage *stage, const char **what)
 {
     copy_abort(c);
     uint32_t kind = read_u32(r);
     const char *to = read_string(r);
     const char *name = read_string(r);
     const char *owner = read_string(r);
+    *stage = AGENT_AT_REQUEST;
     *what = "copy";
     if (r->bad || r->left || kind > AGENT_COPY_FILE)
         return -EINVAL;
     struct identity who;
-    enum agent_stage stage;
-    *what = owner;
-    int result = user_resolve(&who, owner, "/etc/passwd", "/etc/group", &stage);
+    int result = user_resolve(&who, owner, "/etc/passwd", "/etc/group", stage);
+    const char *colon = strchr(owner, ':');
+    *what = *stage == AGENT_AT_GROUP && colon ? colon + 1 : owner;
     if (result < 0)
         return result;
+    *stage = AGENT_AT_FILE;
     c->uid = who.uid;
     c->gid = who.gid;
     *what = to;
@@ -146,7 +148,9 @@ static int settle_directory(const struct copy *c, const struct record *r)
         return c->root_made ? settle(c->root, r->uid, r->gid, r->mode, r->time) : 0;
     int fd = openat(c->root, r->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
-        return errno == ENOTDIR || errno == ELOOP ? 0 : -errno; /* what a link leads to stays as it is */
+        return errno == ENOTDIR || errno == ELOOP
+                   ? 0
+                   : -errno; /* what a link leads to stays as it is */
     int result = settle(fd, r->uid, r->gid, r->mode, r->time);
     close(fd);
     return result;

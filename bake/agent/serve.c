@@ -65,7 +65,7 @@ const char *read_string(struct reader *r)
 /* ---- Requests ------------------------------------------------------------------------------- */
 
 void answer(struct guest *g, uint32_t stream, int result, enum agent_stage stage,
-                   const char *detail)
+            const char *detail)
 {
     if (result < 0)
         channel_send_error(&g->channel, stream, stage, -result, detail);
@@ -186,15 +186,16 @@ static void serve_make_dirs(struct guest *g, const struct agent_frame *f)
 static void serve_copy(struct guest *g, const struct agent_frame *f)
 {
     struct reader r = {.at = f->payload, .left = f->len, .bad = false};
+    enum agent_stage stage = AGENT_AT_FILE;
     const char *what = "";
     int result;
     if (f->type == AGENT_COPY_OPEN)
-        result = copy_open(&g->copy, &r, &what);
+        result = copy_open(&g->copy, &r, &stage, &what);
     else if (f->type == AGENT_COPY)
         result = copy_records(&g->copy, &r, &what);
     else
         result = copy_close(&g->copy, &what);
-    answer(g, f->stream, result, AGENT_AT_FILE, what);
+    answer(g, f->stream, result, stage, what);
     if (result < 0)
         copy_abort(&g->copy);
 }
@@ -237,8 +238,8 @@ static void serve_network(struct guest *g, const struct agent_frame *f)
     a.gateway = read_u32(&r);
     a.resolver = read_u32(&r);
     const char *what = "network";
-    int result = r.bad || r.left || a.prefix < 1 || a.prefix > 31 ? -EINVAL
-                                                                  : network_configure(&a, &what);
+    int result =
+        r.bad || r.left || a.prefix < 1 || a.prefix > 31 ? -EINVAL : network_configure(&a, &what);
     answer(g, f->stream, result, AGENT_AT_MACHINE, what);
 }
 
