@@ -189,6 +189,14 @@ struct output_tap {
     void *ctx;
 };
 
+/* Reads what copy steps and grafts of directories and tarballs lay, for their digests (has_content): before
+ * recipe_canonical. ERR_INPUT with the step's line. */
+int recipe_read_files(struct recipe *r, const struct cancel *c, struct err *e) MUST_USE;
+/* Lays files of the host in the guest's tree, as docs/formats/recipe.md says of `copy`; a `to` that is relative
+ * starts from `workdir`. ERR_STEP when they are not those of f->content any more. */
+int guest_lay_files(struct guest *g, const struct recipe_files *f, const char *workdir,
+                    struct err *e) MUST_USE;
+
 /* A recipe's steps in one guest: what they need, and what they leave for each other. */
 struct step_run {
     const struct recipe *recipe;
