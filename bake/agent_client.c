@@ -19,7 +19,7 @@ enum {
     SILENCE_MS = 180000    /* silence after which the guest counts as dead */
 };
 
-static int add_string(struct buf *b, const char *text, struct err *e)
+int agent_add_string(struct buf *b, const char *text, struct err *e)
 {
     size_t len = strlen(text);
     if (len > AGENT_STRING_MAX)
@@ -56,8 +56,8 @@ int agent_request(struct agent *a, uint32_t type, const struct buf *payload, int
 }
 
 /* A request whose reply is one integer, or nothing when `out` is NULL. */
-static int request_u64(struct agent *a, uint32_t type, const struct buf *payload,
-                       int64_t timeout_ms, uint64_t *out, struct err *e)
+int agent_request_u64(struct agent *a, uint32_t type, const struct buf *payload, int64_t timeout_ms,
+                      uint64_t *out, struct err *e)
 {
     struct agent_frame reply = {.type = 0};
     int rc = agent_request(a, type, payload, timeout_ms, &reply, e);
@@ -91,7 +91,7 @@ static int add_strings(struct buf *b, const char *const *strings, struct err *e)
 {
     int rc = 0;
     for (size_t i = 0; rc == 0 && strings[i]; i++)
-        rc = add_string(b, strings[i], e);
+        rc = agent_add_string(b, strings[i], e);
     return rc;
 }
 
@@ -125,6 +125,8 @@ static int encode_exec(struct buf *b, const struct agent_exec *exec, struct err 
     uint32_t flags = exec->detach ? AGENT_EXEC_DETACH : 0;
     flags |= exec->input_len || (exec->live && exec->live->input_fd >= 0) ? AGENT_EXEC_STDIN : 0;
     flags |= exec->live && exec->live->terminal ? AGENT_EXEC_TERMINAL : 0;
+    flags |= exec->alone ? AGENT_EXEC_ALONE : 0;
+    flags |= exec->no_network ? AGENT_EXEC_NO_NETWORK : 0;
     uint64_t timeout_ms = exec->timeout_ms > 0 ? (uint64_t)exec->timeout_ms : 0;
     int rc = buf_add_u32(b, flags, e);
     if (rc == 0)
@@ -134,9 +136,9 @@ static int encode_exec(struct buf *b, const struct agent_exec *exec, struct err 
     if (rc == 0)
         rc = buf_add_u32(b, (uint32_t)envc, e);
     if (rc == 0)
-        rc = add_string(b, exec->workdir ? exec->workdir : "", e);
+        rc = agent_add_string(b, exec->workdir ? exec->workdir : "", e);
     if (rc == 0)
-        rc = add_string(b, exec->user ? exec->user : "", e);
+        rc = agent_add_string(b, exec->user ? exec->user : "", e);
     if (rc == 0)
         rc = add_strings(b, exec->argv, e);
     if (rc == 0)
@@ -379,19 +381,40 @@ int agent_process(struct agent *a, uint64_t id, bool *running, struct agent_resu
     return 0;
 }
 
-int agent_probe_port(struct agent *a, uint16_t port, int64_t timeout_ms, bool *open, struct err *e)
+static int probe(struct agent *a, uint32_t type, const struct agent_web_page *page,
+                 int64_t timeout_ms, uint64_t *answer, struct err *e)
 {
     AUTO_BUF struct buf b;
     buf_init(&b, AGENT_PAYLOAD_MAX);
-    uint64_t connected = 0;
     uint32_t wait_ms = timeout_ms < 0 ? 0 : timeout_ms > 3600000 ? 3600000 : (uint32_t)timeout_ms;
-    int rc = buf_add_u32(&b, port, e);
+    int rc = buf_add_u32(&b, page->port, e);
     if (rc == 0)
         rc = buf_add_u32(&b, wait_ms, e);
+    if (rc == 0 && page->path)
+        rc = agent_add_string(&b, page->path, e);
     if (rc == 0)
-        rc = request_u64(a, AGENT_PROBE, &b, AGENT_REQUEST_MS + (int64_t)wait_ms, &connected, e);
+        rc = agent_request_u64(a, type, &b, AGENT_REQUEST_MS + (int64_t)wait_ms, answer, e);
+    return rc;
+}
+
+int agent_probe_port(struct agent *a, uint16_t port, int64_t timeout_ms, bool *open, struct err *e)
+{
+    uint64_t connected = 0;
+    int rc =
+        probe(a, AGENT_PROBE, &(struct agent_web_page){.port = port}, timeout_ms, &connected, e);
     if (rc == 0)
         *open = connected == 1;
+    return rc;
+}
+
+int agent_probe_http(struct agent *a, const struct agent_web_page *page, int64_t timeout_ms,
+                     unsigned *status, struct err *e)
+{
+    uint64_t answer = 0;
+    const struct agent_web_page whole = {page->port, page->path ? page->path : "/"};
+    int rc = probe(a, AGENT_HTTP_PROBE, &whole, timeout_ms, &answer, e);
+    if (rc == 0)
+        *status = answer <= 999 ? (unsigned)answer : 0;
     return rc;
 }
 
@@ -401,7 +424,7 @@ static int encode_path(struct buf *b, const char *path, struct err *e)
 {
     if (strlen(path) >= LIMIT_PATH)
         return err_set(e, ERR_LIMIT, "path of %zu bytes", strlen(path));
-    return add_string(b, path, e);
+    return agent_add_string(b, path, e);
 }
 
 static int path_request(struct agent *a, uint32_t type, const char *path, uint32_t mode,
@@ -413,7 +436,7 @@ static int path_request(struct agent *a, uint32_t type, const char *path, uint32
     if (rc == 0)
         rc = encode_path(&b, path, e);
     if (rc == 0)
-        rc = request_u64(a, type, &b, AGENT_REQUEST_MS, NULL, e);
+        rc = agent_request_u64(a, type, &b, AGENT_REQUEST_MS, NULL, e);
     return rc;
 }
 
@@ -433,12 +456,12 @@ int agent_put(struct agent *a, const char *path, uint32_t mode, const void *data
         size_t chunk = len < AGENT_CHUNK_MAX ? len : AGENT_CHUNK_MAX;
         rc = buf_add(&b, at, chunk, e);
         if (rc == 0)
-            rc = request_u64(a, AGENT_PUT_DATA, &b, AGENT_REQUEST_MS, NULL, e);
+            rc = agent_request_u64(a, AGENT_PUT_DATA, &b, AGENT_REQUEST_MS, NULL, e);
         at += chunk;
         len -= chunk;
     }
     if (rc == 0)
-        rc = request_u64(a, AGENT_PUT_COMMIT, NULL, AGENT_REQUEST_MS, NULL, e);
+        rc = agent_request_u64(a, AGENT_PUT_COMMIT, NULL, AGENT_REQUEST_MS, NULL, e);
     return rc < 0 ? err_in(e, "writing %s", path) : 0;
 }
 
@@ -467,7 +490,7 @@ int agent_get(struct agent *a, const char *path, struct buf *out, struct err *e)
     size_t before = out->len;
     int rc = encode_path(&b, path, e);
     if (rc == 0)
-        rc = request_u64(a, AGENT_GET_OPEN, &b, AGENT_REQUEST_MS, &size, e);
+        rc = agent_request_u64(a, AGENT_GET_OPEN, &b, AGENT_REQUEST_MS, &size, e);
     if (rc == 0 && size > out->ceiling - out->len)
         rc =
             err_set(e, ERR_LIMIT, "%llu bytes (limit %zu)", (unsigned long long)size, out->ceiling);
@@ -488,17 +511,17 @@ int agent_sync(struct agent *a, bool drop_caches, struct err *e)
     AUTO_BUF struct buf b;
     buf_init(&b, AGENT_PAYLOAD_MAX);
     int rc = buf_add_u32(&b, drop_caches, e);
-    return rc < 0 ? rc : request_u64(a, AGENT_SYNC, &b, SYNC_MS, NULL, e);
+    return rc < 0 ? rc : agent_request_u64(a, AGENT_SYNC, &b, SYNC_MS, NULL, e);
 }
 
 int agent_freeze(struct agent *a, struct err *e)
 {
-    return request_u64(a, AGENT_FREEZE, NULL, SYNC_MS, NULL, e);
+    return agent_request_u64(a, AGENT_FREEZE, NULL, SYNC_MS, NULL, e);
 }
 
 int agent_thaw(struct agent *a, struct err *e)
 {
-    return request_u64(a, AGENT_THAW, NULL, SYNC_MS, NULL, e);
+    return agent_request_u64(a, AGENT_THAW, NULL, SYNC_MS, NULL, e);
 }
 
 int agent_set_clock(struct agent *a, int64_t *before_ns, struct err *e)
@@ -508,7 +531,7 @@ int agent_set_clock(struct agent *a, int64_t *before_ns, struct err *e)
     uint64_t before = 0;
     int rc = buf_add_u64(&b, (uint64_t)clock_wall_ns(), e);
     if (rc == 0)
-        rc = request_u64(a, AGENT_SET_CLOCK, &b, AGENT_REQUEST_MS, &before, e);
+        rc = agent_request_u64(a, AGENT_SET_CLOCK, &b, AGENT_REQUEST_MS, &before, e);
     if (rc == 0 && before_ns)
         *before_ns = before > INT64_MAX ? INT64_MAX : (int64_t)before;
     return rc;
@@ -517,7 +540,7 @@ int agent_set_clock(struct agent *a, int64_t *before_ns, struct err *e)
 int agent_clock(struct agent *a, int64_t *now_ns, struct err *e)
 {
     uint64_t now = 0;
-    int rc = request_u64(a, AGENT_CLOCK, NULL, AGENT_REQUEST_MS, &now, e);
+    int rc = agent_request_u64(a, AGENT_CLOCK, NULL, AGENT_REQUEST_MS, &now, e);
     if (rc == 0)
         *now_ns = now > INT64_MAX ? INT64_MAX : (int64_t)now;
     return rc;
@@ -532,22 +555,31 @@ int agent_reseed(struct agent *a, struct err *e)
         return err_sys(e, "random bytes for the guest");
     int rc = buf_add(&b, entropy, sizeof(entropy), e);
     explicit_bzero(entropy, sizeof(entropy));
-    return rc < 0 ? rc : request_u64(a, AGENT_RESEED, &b, AGENT_REQUEST_MS, NULL, e);
+    return rc < 0 ? rc : agent_request_u64(a, AGENT_RESEED, &b, AGENT_REQUEST_MS, NULL, e);
 }
 
-int agent_network(struct agent *a, struct err *e)
+int agent_network(struct agent *a, const struct agent_address *address, struct err *e)
 {
-    return request_u64(a, AGENT_NETWORK, NULL, AGENT_REQUEST_MS, NULL, e);
+    static const struct agent_address user = {
+        .address = 0x0a00020f, .prefix = 24, .gateway = 0x0a000202, .resolver = 0x0a000203};
+    const struct agent_address *at = address ? address : &user;
+    const uint32_t fields[] = {at->address, at->prefix, at->gateway, at->resolver};
+    AUTO_BUF struct buf b;
+    buf_init(&b, AGENT_PAYLOAD_MAX);
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < ARRAY_LEN(fields); i++)
+        rc = buf_add_u32(&b, fields[i], e);
+    return rc < 0 ? rc : agent_request_u64(a, AGENT_NETWORK, &b, AGENT_REQUEST_MS, NULL, e);
 }
 
 int agent_mount(struct agent *a, struct err *e)
 {
-    return request_u64(a, AGENT_MOUNT, NULL, SYNC_MS, NULL, e);
+    return agent_request_u64(a, AGENT_MOUNT, NULL, SYNC_MS, NULL, e);
 }
 
 int agent_power_off(struct agent *a, struct err *e)
 {
-    int rc = request_u64(a, AGENT_POWER_OFF, NULL, SYNC_MS, NULL, e);
+    int rc = agent_request_u64(a, AGENT_POWER_OFF, NULL, SYNC_MS, NULL, e);
     if (rc == 0)
         agent_link_break(a);
     return rc;

@@ -135,7 +135,7 @@ static int boot_once(struct guest **out, const struct machine_room *r,
     if (rc == 0)
         rc = agent_mount(g->agent, e);
     if (rc == 0 && o->network)
-        rc = agent_network(g->agent, e);
+        rc = agent_network(g->agent, NULL, e);
     if (rc < 0)
         return rc;
     *out = MOVE(g);

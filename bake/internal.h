@@ -171,6 +171,12 @@ int agent_request(struct agent *a, uint32_t type, const struct buf *payload, int
 /* Copies text from the guest: printable, terminated; what does not fit is left out. */
 void agent_take_text(char *out, size_t capacity, const uint8_t *bytes, size_t len);
 
+/* A request whose reply is one integer, or nothing when `out` is NULL. `payload` may be NULL. */
+int agent_request_u64(struct agent *a, uint32_t type, const struct buf *payload, int64_t timeout_ms,
+                      uint64_t *out, struct err *e) MUST_USE;
+/* Appends a string as the protocol has them. */
+int agent_add_string(struct buf *b, const char *text, struct err *e) MUST_USE;
+
 /* Turns the payload of an ERROR frame into an error. `path` is the PATH that a program was looked
  * up in, or NULL. Text from the guest is bounded and made printable. Returns the class. */
 int agent_fault(const struct agent_frame *f, const char *path, struct err *e) MUST_USE;

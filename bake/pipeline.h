@@ -189,6 +189,14 @@ struct output_tap {
     void *ctx;
 };
 
+/* Reads what copy steps and grafts of directories and tarballs lay, for their digests (has_content): before
+ * recipe_canonical. ERR_INPUT with the step's line. */
+int recipe_read_files(struct recipe *r, const struct cancel *c, struct err *e) MUST_USE;
+/* Lays files of the host in the guest's tree, as docs/formats/recipe.md says of `copy`; a `to` that is relative
+ * starts from `workdir`. ERR_STEP when they are not those of f->content any more. */
+int guest_lay_files(struct guest *g, const struct recipe_files *f, const char *workdir,
+                    struct err *e) MUST_USE;
+
 /* A recipe's steps in one guest: what they need, and what they leave for each other. */
 struct step_run {
     const struct recipe *recipe;
@@ -446,6 +454,7 @@ void remote_template_drop(struct remote *r, const struct digest *key);
 
 struct run {
     const struct bake_options *options;
+    struct cancel cancel; /* that of the options; a lane's threads have limits (stage_limit.c) */
     struct store *store;
     struct recipe *recipe;
     struct json *recipe_json;
@@ -538,6 +547,13 @@ DEFINE_AUTO(provider, provider_free)
 int provider_apply(const struct provider *p, struct baking *b, struct err *e) MUST_USE;
 /* Says so where a provider's alias is another than the rule's. */
 void provider_compare_alias(const struct baking *b, const char *ours);
+
+/* The calling thread's time for the stage that the task has begun. */
+void stage_limit_begin(const struct baking *b);
+/* It works on no task's stage any more. */
+void stage_limit_end(const struct run *run);
+/* Where the time was up, says so, and which option allows more. */
+void stage_limit_explain(const struct baking *b, struct err *e);
 
 /* For the scheduler (task.c): the first lane of a task, its work in the lane it is in, its end when
  * the run was told to stop. */

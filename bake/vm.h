@@ -161,6 +161,8 @@ struct agent_exec {
     int64_t timeout_ms;            /* 0: none; the whole process group is killed */
     /* Leave it running (start command); its last output is kept for agent_process. */
     bool detach;
+    bool alone;      /* when it ends, kill what it left running */
+    bool no_network; /* in a network of its own, which has a loopback interface alone */
 };
 
 struct agent_result {
@@ -186,6 +188,13 @@ int agent_process(struct agent *a, uint64_t id, bool *running, struct agent_resu
 /* TCP connect to 127.0.0.1:port inside the guest. */
 int agent_probe_port(struct agent *a, uint16_t port, int64_t timeout_ms, bool *open,
                      struct err *e) MUST_USE;
+struct agent_web_page {
+    uint16_t port;
+    const char *path; /* "/health"; NULL is "/" */
+};
+/* GET from 127.0.0.1 inside the guest; *status is 0 when there is no answer, or none that is HTTP. */
+int agent_probe_http(struct agent *a, const struct agent_web_page *page, int64_t timeout_ms,
+                     unsigned *status, struct err *e) MUST_USE;
 int agent_make_dirs(struct agent *a, const char *path, uint32_t mode, struct err *e) MUST_USE;
 int agent_put(struct agent *a, const char *path, uint32_t mode, const void *data, size_t len,
               struct err *e) MUST_USE;
@@ -199,9 +208,59 @@ int agent_set_clock(struct agent *a, int64_t *before_ns, struct err *e) MUST_USE
 int agent_clock(struct agent *a, int64_t *now_ns, struct err *e) MUST_USE;
 /* Feeds 64 fresh bytes into the guest's random generator and makes it reseed. */
 int agent_reseed(struct agent *a, struct err *e) MUST_USE;
-/* Configures the network card (10.0.2.15/24, QEMU's user network) and resolv.conf if it is
- * missing or empty. */
-int agent_network(struct agent *a, struct err *e) MUST_USE;
+/* IPv4 addresses in host byte order; 0: none. */
+struct agent_address {
+    uint32_t address;
+    uint32_t prefix; /* bits of the network: 24 of 10.0.2.0/24 */
+    uint32_t gateway;
+    uint32_t resolver;
+};
+/* Configures the network card, and resolv.conf if it is missing or empty. NULL: as QEMU's user network has
+ * it (guest 10.0.2.15/24, gateway 10.0.2.2, name server 10.0.2.3). */
+int agent_network(struct agent *a, const struct agent_address *address, struct err *e) MUST_USE;
+
+/* Files that are laid in the guest's tree one after another (agent_copy.c). */
+struct agent_copy;
+
+struct agent_copy_target {
+    bool single;      /* one file, which goes into `to` if that ends in a slash or is a directory */
+    const char *to;   /* absolute; missing directories are made, 0755, the owner's */
+    const char *name; /* of the single file, if it goes into `to` */
+    const char *owner; /* as agent_exec.user; NULL: root */
+};
+
+enum agent_copy_type {
+    COPY_DIRECTORY, /* made unless it is there */
+    COPY_FILE,      /* agent_copy_data follows, `size` bytes */
+    COPY_SYMLINK,
+    COPY_HARD_LINK, /* of a file that was laid before */
+    COPY_SETTLE     /* mode, owner and time of a directory, when all that is in it is laid */
+};
+
+/* As what is there in the guest makes room or merges: docs/formats/recipe.md, `copy`. */
+struct agent_copy_entry {
+    enum agent_copy_type type;
+    const char *path;   /* below `to`; "": `to` itself (SETTLE), the single file */
+    const char *target; /* of a symbolic link; path below `to` of a hard one; else NULL */
+    uint32_t mode;
+    bool owned; /* by uid and gid instead of the target's owner */
+    uint32_t uid;
+    uint32_t gid;
+    int64_t time; /* seconds since 1970 */
+    uint64_t size;
+};
+
+/* Errors name the path in the guest; after one nothing is left to do but agent_copy_free. */
+int agent_copy_open(struct agent_copy **out, struct agent *a, const struct agent_copy_target *to,
+                    struct err *e) MUST_USE;
+int agent_copy_add(struct agent_copy *c, const struct agent_copy_entry *entry,
+                   struct err *e) MUST_USE;
+int agent_copy_data(struct agent_copy *c, const void *data, size_t len, struct err *e) MUST_USE;
+/* Everything is laid when this has returned 0. */
+int agent_copy_finish(struct agent_copy *c, struct err *e) MUST_USE;
+void agent_copy_free(struct agent_copy *c);
+DEFINE_AUTO(agent_copy, agent_copy_free)
+#define AUTO_AGENT_COPY CLEANUP(agent_copy_free_auto_)
 int agent_power_off(struct agent *a, struct err *e) MUST_USE;
 
 /* What the image's package managers are in the middle of; texts are printable. */

@@ -91,6 +91,19 @@ void channel_hang_up(struct channel *c);
 
 struct guest;
 
+/* ---- Payloads (serve.c) --------------------------------------------------------------------- */
+
+/* Reads past the end give 0 or "", and set `bad`. */
+struct reader {
+    const uint8_t *at;
+    size_t left;
+    bool bad;
+};
+uint32_t read_u32(struct reader *r);
+uint64_t read_u64(struct reader *r);
+/* Borrowed from the payload. */
+const char *read_string(struct reader *r);
+
 /* ---- Processes (process.c, spawn.c, user.c) ------------------------------------------------- */
 
 struct exec_request {
@@ -99,6 +112,8 @@ struct exec_request {
     bool terminal;
     uint32_t rows;
     uint32_t columns;
+    bool alone;
+    bool no_network;
     uint64_t timeout_ms;
     const char *workdir;
     const char *user;
@@ -147,6 +162,7 @@ struct process {
     bool used;
     bool attached; /* the host awaits its output and end */
     bool detached;
+    bool alone; /* its cgroup is killed when it ends */
     bool timed_out;
     bool terminal;       /* out[0] and in are the master of its terminal */
     uint64_t oom_before; /* machine_oom_kills when it began */
@@ -236,6 +252,31 @@ struct packages {
 /* Looks below `root` ("" in a guest) at what dpkg, apt, apk, rpm and pacman leave, and at `proc`. */
 void packages_look(struct packages *out, const char *root, const char *proc);
 
+/* ---- Copies (copy.c) ------------------------------------------------------------------------ */
+
+/* Files being laid: one copy at a time. */
+struct copy {
+    int root;       /* directory that paths start from; -1: no copy is open */
+    bool root_made; /* by this copy: it gets mode and owner of the source */
+    uid_t uid;
+    gid_t gid;
+    char name[256]; /* of a single file */
+    int file;       /* being written; -1 none */
+    uint64_t left;  /* its bytes that are to come */
+    mode_t mode;    /* that it gets at its end, as the rest */
+    uid_t file_uid;
+    gid_t file_gid;
+    int64_t time;
+};
+
+void copy_init(struct copy *c);
+void copy_abort(struct copy *c);
+/* Each returns a negative errno; *what then is the path in hand, borrowed from the payload. */
+int copy_open(struct copy *c, struct reader *r, enum agent_stage *stage,
+              const char **what) MUST_USE;
+int copy_records(struct copy *c, struct reader *r, const char **what) MUST_USE;
+int copy_close(struct copy *c, const char **what) MUST_USE;
+
 /* ---- The machine (machine.c, network.c, boot.c) --------------------------------------------- */
 
 void machine_read_boot_id(char id[AGENT_BOOT_ID_LEN + 1]);
@@ -254,7 +295,15 @@ void machine_power_off(void);
 
 int network_loopback_up(void) MUST_USE;
 /* *what names the step that failed. */
-int network_configure(const char **what) MUST_USE;
+struct network_address {
+    uint32_t address;  /* host byte order, as the rest */
+    uint32_t prefix;   /* bits of the network, 1 to 31 */
+    uint32_t gateway;  /* 0: none */
+    uint32_t resolver; /* 0: none */
+};
+int network_configure(const struct network_address *a, const char **what) MUST_USE;
+/* In a child: leaves the machine's network for an empty one. */
+int network_leave(void) MUST_USE;
 
 /* The initramfs with its kernel file systems and all modules but the disk's. On failure `text` says
  * why. */
@@ -266,10 +315,17 @@ int boot_open_port(void) MUST_USE;
 
 /* ---- Requests (serve.c) --------------------------------------------------------------------- */
 
+enum { PROBE_TEXT_MAX = 1536 };
+
 struct probe {
     struct source link;
     uint32_t stream;
     int64_t deadline_ms;
+    bool http;    /* asks, and waits for a status line */
+    bool waiting; /* for the answer */
+    size_t len;   /* of text: what is to be sent, then what came */
+    size_t sent;
+    char text[PROBE_TEXT_MAX];
 };
 
 struct guest {
@@ -284,12 +340,23 @@ struct guest {
     struct channel channel;
     struct loop loop;
     struct transfer transfer;
+    struct copy copy;
     struct probe probes[PROBES_MAX];
     struct process processes[PROCESSES_MAX];
     struct exec_request request;
     char boot_id[AGENT_BOOT_ID_LEN + 1];
     char boot_error[AGENT_DETAIL_MAX]; /* empty when all is well */
 };
+
+/* Answers a request: OK, or ERROR for a negative errno. */
+void answer(struct guest *g, uint32_t stream, int result, enum agent_stage stage,
+            const char *detail);
+void answer_u64(struct guest *g, uint32_t stream, uint64_t value);
+
+/* Ports and web servers of the guest, asked whether they answer (probe.c). */
+void probe_open(struct guest *g, const struct agent_frame *f);
+void probe_watch(struct guest *g, struct loop *l);
+void probe_pump(struct guest *g, struct loop *l);
 
 void guest_log(const struct guest *g, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Serves until the channel of a test ends; never returns in a machine. */

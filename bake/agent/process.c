@@ -199,6 +199,7 @@ void process_start(struct guest *g, uint32_t stream, struct exec_request *reques
         return;
     }
     process_reset(p, g->next_id++, stream, request->detach);
+    p->alone = request->alone;
     p->cgroup = process_make_cgroup(g, p->id);
     struct spawn_ends ends = {.in = -1,
                               .out = {-1, -1},
@@ -464,6 +465,8 @@ void process_reap(struct guest *g)
             struct process *p = &g->processes[i];
             if (!p->used || p->pid != pid)
                 continue;
+            if (p->alone)
+                process_kill(p);
             p->pid = 0;
             p->status = status;
             p->oom_kills = (uint32_t)(machine_oom_kills() - p->oom_before);

@@ -231,6 +231,11 @@ void spawn_child(const struct spawn_ends *ends, struct exec_request *request)
     int failed = set_stdio(ends);
     if (failed < 0)
         fail(ends, AGENT_AT_SPAWN, -failed, "opening its standard descriptors");
+    if (request->no_network) {
+        failed = network_leave();
+        if (failed < 0)
+            fail(ends, AGENT_AT_SPAWN, -failed, "leaving the network");
+    }
     set_identity(ends, request, &who, home, sizeof(home));
     if (chdir(request->workdir[0] ? request->workdir : "/") < 0)
         fail(ends, AGENT_AT_WORKDIR, errno, request->workdir[0] ? request->workdir : "/");
