@@ -75,6 +75,8 @@ static int guest_new(struct guest **out, const struct machine_room *r,
         return err_nomem(e, "guest");
     g->room = r;
     g->memory_mb = o->memory_mb;
+    if (o->console && !(g->console = mem_strdup(o->console)))
+        return err_nomem(e, "guest");
     int rc = make_directory(g, e);
     if (rc == 0)
         rc = start_disk(g, o, e);
@@ -94,10 +96,13 @@ void guest_free(struct guest *g)
     nbd_server_stop(g->nbd);
     bdev_close(g->disk);
     struct err ignored = ERR_INIT;
+    if (g->dir && g->console)
+        guest_keep_console(g);
     if (g->dir && file_remove_tree(AT_FDCWD, g->dir, &ignored) < 0)
         log_event(LOG_WARN, "bake", "guest directory: %s", ignored.text);
     free(g->dir);
     free(g->memory_path);
+    free(g->console);
     free(g);
 }
 
@@ -109,6 +114,7 @@ static struct vm_options make_vm_options(const struct guest *g, const struct gue
         .run_dir = g->dir,
         .nbd_socket = "nbd.sock",
         .memory_path = g->memory_path,
+        .memory_shared = o->snapshot_again,
         .cpus = o->cpus,
         .memory_mb = o->memory_mb,
         .network = o->network,

@@ -5,6 +5,7 @@
  * be replaced, belongs to no key and is registered nowhere. Whoever goes on with a copy locks its file
  * until the new state has replaced it.
  */
+#include "bake/census.h"
 #include "bake/pipeline.h"
 
 #include <dirent.h>
@@ -27,7 +28,8 @@ static char *kept_path(const char *name, struct err *e)
 {
     char *path = NULL;
     if (!alias_is_legal(name))
-        err_set(e, ERR_INPUT, "'%s' cannot be the name of a copy: letters, digits, '-' and '_'", name);
+        err_set(e, ERR_INPUT, "'%s' cannot be the name of a copy: letters, digits, '-' and '_'",
+                name);
     else if (!(path = mem_printf("%s/%s%s", directory, name, suffix)))
         err_nomem(e, "kept copy");
     return path;
@@ -46,15 +48,16 @@ int kept_put(struct store *s, const char *name, const struct json *document, str
     if (rc == 0)
         rc = file_tmp_open(&tmp, store_tmp_dir(s), e);
     if (rc == 0)
-        rc = file_write_all(tmp.fd, text, strlen(text), e);
+        rc = file_write_full(tmp.fd, text, strlen(text), e);
     return rc < 0 ? rc : file_tmp_commit(&tmp, store_dir(s), path, true, e);
 }
 
 static int no_such_copy(const char *name, struct err *e)
 {
     err_set(e, ERR_NOTFOUND, "there is no kept copy '%s'", name);
-    return err_hint(e, "'tb2-bake kept' lists them; 'tb2-bake run --keep NAME' and a bake with --keep "
-                       "make them");
+    return err_hint(e,
+                    "'tb2-bake kept' lists them; 'tb2-bake run --keep NAME' and a bake with --keep "
+                    "make them");
 }
 
 /* Locks the file that has the name when the lock is there: another may have replaced it meanwhile. */
@@ -178,6 +181,12 @@ int kept_peek(struct template **out, struct store *s, const char *name, struct e
     AUTO_FREE char *path = kept_path(name, e);
     int rc = path ? read_document(out, s, path, e) : -(int)e->class;
     return rc == -ERR_NOTFOUND ? no_such_copy(name, e) : rc;
+}
+
+int kept_peek_file(struct template **out, struct store *s, const char *file_name, struct err *e)
+{
+    AUTO_FREE char *path = mem_printf("%s/%s", directory, file_name);
+    return path ? read_document(out, s, path, e) : err_nomem(e, file_name);
 }
 
 /* ---- Making one ---- */

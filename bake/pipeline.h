@@ -112,6 +112,8 @@ struct guest_options {
     uint32_t cpus;
     uint64_t memory_mb;
     bool network;
+    bool snapshot_again; /* of a restore: guest_snapshot can be made of it */
+    const char *console; /* file of the store that gets the console log at the end; NULL: none */
     /* Chunks that the disk's readers will want, borrowed for the call: fetched ahead where the store has a
      * source. */
     const struct digest *ahead;
@@ -120,7 +122,8 @@ struct guest_options {
 
 struct guest {
     const struct machine_room *room;
-    char *dir; /* sockets, console log, memory; removed with the guest */
+    char *console; /* see guest_options */
+    char *dir;     /* sockets, console log, memory; removed with the guest */
     char *memory_path;
     struct bdev *leaf;      /* the map; belongs to `disk` */
     struct bdev *disk;      /* copy-on-write over it */
@@ -147,6 +150,8 @@ int guest_note_packages(struct guest *g, struct err *e) MUST_USE;
 /* Before a snapshot: waits a while for package managers to end. ERR_STEP, naming them, when they do not,
  * or when packages are half installed that were not so when they were noted (quiesce.c). */
 int guest_quiesce(struct guest *g, struct err *e) MUST_USE;
+/* Appends the console log to the file of guest_options.console; none where there is none (guest_console.c). */
+void guest_keep_console(const struct guest *g);
 void guest_free(struct guest *g);
 DEFINE_AUTO(guest, guest_free)
 #define AUTO_GUEST CLEANUP(guest_free_auto_)
@@ -216,6 +221,10 @@ int guest_run_steps(struct guest *g, struct step_run *run, struct err *e) MUST_U
 /* Starts the start command (*process = 0: there is none). */
 int guest_start(struct guest *g, const struct recipe *r, const struct guest_context *context,
                 uint64_t *process, struct err *e) MUST_USE;
+
+/* Fails when the start command (0: there is none) has ended with a failure; an end with status 0 is
+ * fine: it may have left a daemon behind. */
+int guest_check_started(struct guest *g, uint64_t process, struct err *e) MUST_USE;
 
 /* Waits for the ready check to pass; fails at once when the start command has ended with a
  * failure. */
@@ -481,6 +490,7 @@ struct run {
     pthread_mutex_t event_lock;
     pthread_mutex_t past_lock;
     int journal_fd;
+    const char *journal; /* its name in the store, borrowed; NULL: there is none */
 };
 
 /* The kinds of work that are limited separately. */
@@ -567,6 +577,25 @@ int task_why(struct baking *b, char **out, struct err *e) MUST_USE;
 /* Boot, steps, ready, snapshot: the template's document. */
 int warm_task(struct baking *b, const struct block_map *disk, const struct digest *base_disk,
               const struct digest *key, struct json **document, struct err *e) MUST_USE;
+/* ---- Kept copies (kept.c) ---------------------------------------------------------------------- */
+
+/* Syncs, freezes and snapshots a guest, whose disk lies over `base`: the digests of its maps go into the
+ * document (warm.c). The guest can only be freed after that, whatever the result. */
+int guest_snapshot(struct guest *g, const struct block_map *base, struct json *document,
+                   struct err *e) MUST_USE;
+
+struct kept_reason {
+    const char *name; /* of the copy; one that has it is replaced */
+    const char *text; /* for people: why it is there */
+};
+/* As guest_snapshot; then the copy is in the store, with a document made from this one. */
+int kept_snapshot(struct guest *g, const struct block_map *base, const struct json *document,
+                  const struct kept_reason *why, struct err *e) MUST_USE;
+int kept_put(struct store *s, const char *name, const struct json *document,
+             struct err *e) MUST_USE;
+/* True for what may be an alias or the name of a copy. */
+bool alias_is_legal(const char *name);
+
 /* ---- Copies of templates, and the proof (use.c, prove.c, disk_check.c) ------------------------ */
 
 /* A running copy; the guest borrows `disk`. */
@@ -602,6 +631,9 @@ void baking_finish(struct baking *b);
 void baking_wait(struct baking *b);
 void baking_retried(struct baking *b, const struct err *why);
 void run_event(struct run *run, const struct bake_event *event);
+
+/* Names the file for the console log of the task's machines, beside the run's journal. */
+void baking_name_console(struct baking *b);
 
 /* Opens the run's journal; *path is its name in the store, free with free(). */
 int journal_open(struct run *run, char **path, struct err *e) MUST_USE;

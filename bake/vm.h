@@ -63,6 +63,9 @@ struct vm_options {
     /* File of memory_mb MiB: a cold boot makes it anew, a restore maps it privately and never
      * writes it. The file may be one whose bytes are fetched as they are read. */
     const char *memory_path;
+    /* A restore by a driver with `other_disk` maps memory_path shared: what the guest writes is there
+     * for the next vm_snapshot, as after a cold boot. */
+    bool memory_shared;
     /* For a restore by a driver with `memory_pages`: the bytes of guest memory, read by several
      * threads at once; borrowed for the machine's life. NULL: memory_path is taken. */
     struct bdev *memory;
