@@ -212,8 +212,9 @@ int network_configure(const char **what) MUST_USE;
 
 /* From the initramfs to the image's root; on failure `text` says why. */
 int boot_machine(char text[AGENT_DETAIL_MAX]) MUST_USE;
-/* Waits for the virtio-serial port; descriptor or negative errno. */
-int boot_open_port(void) MUST_USE;
+/* Opens what tb2.link= on the kernel's command line says: the virtio-serial port, which is waited
+ * for, or (vsock) a listener. *what names it in messages. */
+int boot_open_link(struct channel *c, const char **what) MUST_USE;
 
 /* ---- Requests (serve.c) --------------------------------------------------------------------- */
 
