@@ -357,7 +357,8 @@ static int firecracker_check(struct vm *v, struct err *e UNUSED)
         return 0;
     f->powered_off = true;
     kill(v->proc.pid, SIGKILL);
-    (void)vm_has_ended(v, VM_ENDING_TIMEOUT_MS);
+    if (vm_has_ended(v, VM_ENDING_TIMEOUT_MS))
+        v->status = 0; /* the signal was ours */
     return 0;
 }
 
