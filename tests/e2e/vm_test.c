@@ -193,6 +193,8 @@ static void guest_start_with(struct fixture *f, struct guest *g, const char *sta
     else
         ASSERT_OK(vm_boot(&g->vm, &o, &e), e);
     ASSERT_OK(agent_connect(&g->agent, g->vm, BOOT_MS, NULL, &e), e);
+    if (!state)
+        ASSERT_OK(agent_mount(g->agent, &e), e);
     g->took_ms = clock_ms() - start;
     ASSERT_OK(vm_check(g->vm, &e), e);
 }
