@@ -480,6 +480,11 @@ int agent_network(struct agent *a, struct err *e)
     return request_u64(a, AGENT_NETWORK, NULL, REQUEST_MS, NULL, e);
 }
 
+int agent_mount(struct agent *a, struct err *e)
+{
+    return request_u64(a, AGENT_MOUNT, NULL, SYNC_MS, NULL, e);
+}
+
 int agent_power_off(struct agent *a, struct err *e)
 {
     int rc = request_u64(a, AGENT_POWER_OFF, NULL, SYNC_MS, NULL, e);

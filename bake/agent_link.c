@@ -119,20 +119,16 @@ static int link_read(struct agent *a, struct err *e)
 static int link_move(struct agent *a, int64_t deadline_ms, struct err *e)
 {
     struct pollfd fds[2] = {{.fd = a->fd, .events = POLLIN, .revents = 0},
-                            {.fd = a->cancel ? a->cancel->fd : -1, .events = POLLIN, .revents = 0}};
+                            {.fd = cancel_fd(a->cancel), .events = POLLIN, .revents = 0}};
     if (a->out.len)
         fds[0].events |= POLLOUT;
-    int timeout_ms = -1;
-    if (deadline_ms >= 0) {
-        int64_t left = deadline_ms - clock_ms();
-        timeout_ms = left < 0 ? 0 : left > 60000 ? 60000 : (int)left;
-    }
-    int ready = poll(fds, 2, timeout_ms);
+    int64_t left = deadline_ms >= 0 ? deadline_ms - clock_ms() : INT64_MAX;
+    int ready = poll(fds, 2, cancel_wait_ms(a->cancel, left));
     if (ready < 0 && errno != EINTR)
         return err_sys(e, "waiting for the guest agent");
     if (cancel_check(a->cancel, e) < 0) {
         agent_link_break(a);
-        return -ERR_CANCELLED;
+        return -(int)e->class;
     }
     if (ready <= 0)
         return 0;

@@ -56,6 +56,7 @@ enum agent_type {
     AGENT_RESEED,
     AGENT_NETWORK,
     AGENT_POWER_OFF,
+    AGENT_MOUNT,
     /* guest to host */
     AGENT_HELLO_REPLY = 64,
     AGENT_OK,

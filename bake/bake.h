@@ -183,6 +183,12 @@ struct bake_limits {
     uint64_t memory_mb; /* of all machines together */
 };
 
+/* In place of a time: no limit. */
+#define STAGE_UNLIMITED ((int64_t)-1)
+
+/* How long a task may be in a stage, in milliseconds, unless the options say so; STAGE_UNLIMITED. */
+int64_t bake_stage_limit_ms(enum bake_stage stage);
+
 /* Who runs the recipe's steps for the template server. */
 enum bake_builder {
     BUILDER_AUTO,   /* local where push_to is set */
@@ -195,6 +201,7 @@ struct bake_options {
     struct bake_selection tasks;
     struct bake_pins pins;
     struct bake_limits limits;
+    int64_t stage_limits_ms[STAGE_COUNT]; /* 0: bake_stage_limit_ms */
     const char *recipe_path;
     const char *recipe_from; /* command that says what each task is built from (bake/provider.c);
                                 NULL: the recipe */

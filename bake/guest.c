@@ -103,6 +103,7 @@ void guest_free(struct guest *g)
 static struct vm_options make_vm_options(const struct guest *g, const struct guest_options *o)
 {
     return (struct vm_options){
+        .driver = g->room->driver,
         .kernel = &g->room->kernel,
         .run_dir = g->dir,
         .nbd_socket = "nbd.sock",
@@ -131,6 +132,8 @@ static int boot_once(struct guest **out, const struct machine_room *r,
         rc = agent_set_clock(g->agent, &before_ns, e);
     if (rc == 0)
         rc = agent_reseed(g->agent, e);
+    if (rc == 0)
+        rc = agent_mount(g->agent, e);
     if (rc == 0 && o->network)
         rc = agent_network(g->agent, e);
     if (rc < 0)

@@ -102,23 +102,6 @@ int qmp_command(struct qmp *q, const char *command, struct json *arguments, int 
 void qmp_poll(struct qmp *q);
 const struct qmp_events *qmp_events(const struct qmp *q);
 
-/* ---- Machine (qemu.c) --------------------------------------------------------------------- */
-
-struct vm_launch {
-    const struct vm_options *options;
-    const char *append;     /* kernel command line */
-    const char *state_path; /* restore from it; NULL: cold boot */
-    bool bare;              /* no disk, anonymous memory: the probe of accel.c */
-};
-
-/* Starts QEMU as `launch` says; vm_boot and vm_restore are built on it. */
-int vm_launch(struct vm **out, const struct vm_launch *launch, struct err *e) MUST_USE;
-/* The last console bytes, as console_tail. */
-size_t vm_console_tail(struct vm *v, char *out, size_t len);
-/* The whole argument list, NULL-terminated; free with vm_arguments_free. */
-int vm_arguments(char ***out, const struct vm_launch *launch, struct err *e) MUST_USE;
-void vm_arguments_free(char **arguments);
-
 /* ---- Channel to the guest agent (agent_link.c) --------------------------------------------- */
 
 struct agent {

@@ -94,7 +94,8 @@ struct machine_room {
     struct chunk_cache *cache;
     struct guest_kernel kernel;
     enum vm_accel accel; /* resolved: KVM or TCG */
-    char *vmm;           /* vm_version */
+    const struct vm_driver *driver;
+    char *vmm; /* vm_version */
     const struct cancel *cancel;
 };
 /* Finds kernel, accelerator and QEMU; ERR_NOTFOUND with a hint when something is missing. */
@@ -178,9 +179,21 @@ struct output_tap {
     void *ctx;
 };
 
-/* Runs the recipe's steps; `context` is updated. Errors name the step and its last output. */
-int guest_run_steps(struct guest *g, const struct recipe *r, struct guest_context *context,
-                    const struct output_tap *tap, struct err *e) MUST_USE;
+/* A recipe's steps in one guest: what they need, and what they leave for each other. */
+struct step_run {
+    const struct recipe *recipe;
+    struct guest_context *context; /* as the steps so far have left it */
+    const struct output_tap *tap;  /* may be NULL */
+    struct buf earlier; /* ends of what earlier steps printed to stderr; zeroed at first */
+};
+void step_run_fini(struct step_run *run);
+
+/* Runs one step; run->context is updated. Errors name the step and its last output. */
+int guest_run_step(struct guest *g, struct step_run *run, size_t index, struct err *e) MUST_USE;
+/* For a step whose effects on the guest are there already: updates run->context alone. */
+int guest_skip_step(struct step_run *run, size_t index, struct err *e) MUST_USE;
+/* Runs all steps. */
+int guest_run_steps(struct guest *g, struct step_run *run, struct err *e) MUST_USE;
 
 /* Starts the start command (*process = 0: there is none). */
 int guest_start(struct guest *g, const struct recipe *r, const struct guest_context *context,
@@ -423,6 +436,7 @@ void remote_template_drop(struct remote *r, const struct digest *key);
 
 struct run {
     const struct bake_options *options;
+    struct cancel cancel; /* that of the options; a lane's threads have limits (stage_limit.c) */
     struct store *store;
     struct recipe *recipe;
     struct json *recipe_json;
@@ -515,6 +529,13 @@ DEFINE_AUTO(provider, provider_free)
 int provider_apply(const struct provider *p, struct baking *b, struct err *e) MUST_USE;
 /* Says so where a provider's alias is another than the rule's. */
 void provider_compare_alias(const struct baking *b, const char *ours);
+
+/* The calling thread's time for the stage that the task has begun. */
+void stage_limit_begin(const struct baking *b);
+/* It works on no task's stage any more. */
+void stage_limit_end(const struct run *run);
+/* Where the time was up, says so, and which option allows more. */
+void stage_limit_explain(const struct baking *b, struct err *e);
 
 /* For the scheduler (task.c): the first lane of a task, its work in the lane it is in, its end when
  * the run was told to stop. */

@@ -38,13 +38,34 @@ void guest_kernel_fini(struct guest_kernel *k);
 
 enum vm_accel { VM_ACCEL_AUTO, VM_ACCEL_KVM, VM_ACCEL_TCG };
 
+struct bdev;
+
+/* What a VMM can do, as far as a bake depends on it. */
+struct vm_abilities {
+    bool emulation;    /* runs without KVM */
+    bool user_network; /* has a user-mode network card */
+    bool nbd_disk;     /* its disk is vm_options.nbd_socket; else a block device or a file */
+    bool other_disk;   /* a restore may name another disk than its snapshot was made with */
+    bool memory_file;  /* a restore maps vm_options.memory_path privately */
+    bool memory_pages; /* a restore can take pages from vm_options.memory as they are touched */
+};
+
+struct vm_driver;
+extern const struct vm_driver vm_qemu;
+const char *vm_driver_name(const struct vm_driver *d); /* "qemu" */
+const struct vm_abilities *vm_driver_can(const struct vm_driver *d);
+
 struct vm_options {
+    const struct vm_driver *driver; /* NULL: QEMU */
     const struct guest_kernel *kernel;
     const char *run_dir;    /* absolute, exists: sockets, console log, memory */
     const char *nbd_socket; /* the disk; absolute, or relative to run_dir; below 108 bytes */
     /* File of memory_mb MiB: a cold boot makes it anew, a restore maps it privately and never
-     * writes it. */
+     * writes it. The file may be one whose bytes are fetched as they are read. */
     const char *memory_path;
+    /* For a restore by a driver with `memory_pages`: the bytes of guest memory, read by several
+     * threads at once; borrowed for the machine's life. NULL: memory_path is taken. */
+    struct bdev *memory;
     uint32_t cpus;
     uint64_t memory_mb;
     bool network;        /* user-mode network card; reaches the host's loopback as 10.0.2.2 */
@@ -62,12 +83,13 @@ struct vm_accel_answer {
 int vm_accel_probe(struct vm_accel_answer *out, const struct guest_kernel *k, const char *cache_dir,
                    const struct cancel *c, struct err *e) MUST_USE;
 
-/* "qemu 7.2.22": part of the template record and key; restoring under another is refused. */
-int vm_version(char **out, struct err *e) MUST_USE;
+/* "qemu 7.2.22": part of the template record and key; restoring under another is refused.
+ * ERR_NOTFOUND with a hint when the VMM is not there. */
+int vm_version(const struct vm_driver *d, char **out, struct err *e) MUST_USE;
 
 struct vm;
 /* Boots: kernel, initramfs, disk as /dev/vda. Returns once the machine runs (the agent is awaited
- * by agent_connect). */
+ * by agent_connect, the disk is mounted by agent_mount). */
 int vm_boot(struct vm **out, const struct vm_options *o, struct err *e) MUST_USE;
 /* Loads the device state at `state_path` over the memory file; returns with the guest running. */
 int vm_restore(struct vm **out, const struct vm_options *o, const char *state_path,
@@ -79,8 +101,10 @@ int vm_snapshot(struct vm *v, const char *state_path, struct err *e) MUST_USE;
 void vm_free(struct vm *v);
 DEFINE_AUTO(vm, vm_free)
 #define AUTO_VM CLEANUP(vm_free_auto_)
-/* Path of the agent's socket and of the console log; borrowed. */
-const char *vm_agent_socket(const struct vm *v);
+/* A new connection to the guest's agent, the caller's. ERR_SYS with errno ENOENT, ECONNREFUSED or
+ * EAGAIN while nobody listens yet. */
+int vm_agent_open(struct vm *v, int *fd, struct err *e) MUST_USE;
+/* Path of the console log; borrowed. */
 const char *vm_console_path(const struct vm *v);
 /* 0 while it runs; else ERR_STEP telling how it ended (power-off, panic, killed, exit status), with
  * the last console lines. */
@@ -110,6 +134,11 @@ int agent_connect(struct agent **out, struct vm *v, int64_t timeout_ms, const st
 void agent_free(struct agent *a); /* closes the connection */
 DEFINE_AUTO(agent, agent_free)
 #define AUTO_AGENT CLEANUP(agent_free_auto_)
+
+/* Mounts /dev/vda and moves onto it: the first thing to do in a machine that was booted, best after
+ * its clock is set and its random generator reseeded. Until then only these, reseeding and powering
+ * off work. ERR_STEP: the agent's own words; nothing but another disk and another boot helps. */
+int agent_mount(struct agent *a, struct err *e) MUST_USE;
 
 struct agent_exec {
     const char *const *argv; /* NULL-terminated; argv[0] is looked up in the guest's PATH */

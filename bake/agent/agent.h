@@ -89,6 +89,8 @@ void channel_watch(struct channel *c, struct loop *l);
 bool channel_pump(struct channel *c, struct loop *l);
 void channel_hang_up(struct channel *c);
 
+struct guest;
+
 /* ---- Processes (process.c, spawn.c, user.c) ------------------------------------------------- */
 
 struct exec_request {
@@ -163,7 +165,6 @@ struct process {
     uint8_t tail[AGENT_TAIL_MAX];
 };
 
-struct guest;
 void process_start(struct guest *g, uint32_t stream, struct exec_request *request);
 /* False: the host sent more than its window. */
 bool process_input(struct guest *g, uint32_t stream, const uint8_t *data, size_t len) MUST_USE;
@@ -199,6 +200,9 @@ int files_write(const char *path, const char *text) MUST_USE;
 
 /* ---- The machine (machine.c, network.c, boot.c) --------------------------------------------- */
 
+void machine_read_boot_id(char id[AGENT_BOOT_ID_LEN + 1]);
+/* -EALREADY when it is done; after any other failure boot_error is set. */
+int machine_mount(struct guest *g) MUST_USE;
 int machine_sync(bool drop_caches) MUST_USE;
 int machine_freeze(int root, bool freeze) MUST_USE;
 int machine_set_clock(uint64_t now_ns) MUST_USE;
@@ -210,8 +214,11 @@ int network_loopback_up(void) MUST_USE;
 /* *what names the step that failed. */
 int network_configure(const char **what) MUST_USE;
 
-/* From the initramfs to the image's root; on failure `text` says why. */
-int boot_machine(char text[AGENT_DETAIL_MAX]) MUST_USE;
+/* The initramfs with its kernel file systems and all modules but the disk's. On failure `text` says
+ * why. */
+int boot_prepare(char text[AGENT_DETAIL_MAX]) MUST_USE;
+/* From the initramfs to the image's root, once; the same. */
+int boot_mount(char text[AGENT_DETAIL_MAX]) MUST_USE;
 /* Waits for the virtio-serial port; descriptor or negative errno. */
 int boot_open_port(void) MUST_USE;
 
@@ -225,6 +232,7 @@ struct probe {
 
 struct guest {
     bool machine; /* PID 1 of a guest; false: an ordinary process in tests */
+    bool mounted; /* the root is the image's; true in tests */
     bool frozen;
     int console; /* -1: none */
     int root;    /* directory descriptor for freeze and thaw */

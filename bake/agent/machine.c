@@ -14,8 +14,42 @@
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/reboot.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
+void machine_read_boot_id(char id[AGENT_BOOT_ID_LEN + 1])
+{
+    memset(id, '0', AGENT_BOOT_ID_LEN);
+    char text[AGENT_BOOT_ID_LEN + 2];
+    if (files_read("/proc/sys/kernel/random/boot_id", text, sizeof(text)) >= AGENT_BOOT_ID_LEN)
+        memcpy(id, text, AGENT_BOOT_ID_LEN);
+}
+
+static int open_cgroups(void)
+{
+    if (mkdirat(AT_FDCWD, "/sys/fs/cgroup/tb2", 0755) < 0 && errno != EEXIST)
+        return -1;
+    return openat(AT_FDCWD, "/sys/fs/cgroup/tb2", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
+/*
+ * The kernel makes up its boot id when it is first asked for it. That is now, after the host has
+ * reseeded the generator, so that machines restored from one image have different ones.
+ */
+int machine_mount(struct guest *g)
+{
+    if (g->mounted)
+        return -EALREADY;
+    int mounted = boot_mount(g->boot_error);
+    if (mounted < 0)
+        return mounted;
+    g->mounted = true;
+    g->root = openat(AT_FDCWD, "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    g->cgroups = open_cgroups();
+    machine_read_boot_id(g->boot_id);
+    return 0;
+}
 
 int machine_sync(bool drop_caches)
 {

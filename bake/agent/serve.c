@@ -274,6 +274,15 @@ static void serve_network(struct guest *g, const struct agent_frame *f)
     answer(g, f->stream, result, AGENT_AT_MACHINE, what);
 }
 
+static void serve_mount(struct guest *g, const struct agent_frame *f)
+{
+    int result = machine_mount(g);
+    if (result < 0)
+        guest_log(g, "%s", g->boot_error);
+    answer(g, f->stream, result, AGENT_AT_MACHINE,
+           result == -EALREADY ? "mounting the root disk" : g->boot_error);
+}
+
 static void serve_power_off(struct guest *g, const struct agent_frame *f)
 {
     answer(g, f->stream, 0, AGENT_AT_MACHINE, "");
@@ -303,6 +312,8 @@ static void serve_machine(struct guest *g, const struct agent_frame *f)
         serve_reseed(g, f);
     else if (f->type == AGENT_NETWORK)
         serve_network(g, f);
+    else if (f->type == AGENT_MOUNT)
+        serve_mount(g, f);
     else
         serve_power_off(g, f);
 }
@@ -332,6 +343,13 @@ static bool works_frozen(uint32_t type)
            type == AGENT_RESEED || type == AGENT_STDIN;
 }
 
+static bool works_unmounted(uint32_t type)
+{
+    return type == AGENT_HELLO || type == AGENT_PING || type == AGENT_CLOCK ||
+           type == AGENT_SET_CLOCK || type == AGENT_RESEED || type == AGENT_MOUNT ||
+           type == AGENT_POWER_OFF;
+}
+
 /* False: the host broke the protocol. */
 static bool serve_frame(struct guest *g, const struct agent_frame *f)
 {
@@ -343,6 +361,10 @@ static bool serve_frame(struct guest *g, const struct agent_frame *f)
     if (g->boot_error[0] && f->type != AGENT_HELLO && f->type != AGENT_PING &&
         f->type != AGENT_POWER_OFF) {
         answer(g, f->stream, -ENODEV, AGENT_AT_MACHINE, g->boot_error);
+        return true;
+    }
+    if (!g->mounted && !works_unmounted(f->type)) {
+        answer(g, f->stream, -ENODEV, AGENT_AT_MACHINE, "the root disk is not mounted");
         return true;
     }
     switch (f->type) {
@@ -386,6 +408,7 @@ static bool serve_frame(struct guest *g, const struct agent_frame *f)
     case AGENT_RESEED:
     case AGENT_NETWORK:
     case AGENT_POWER_OFF:
+    case AGENT_MOUNT:
         serve_machine(g, f);
         return true;
     default:
