@@ -90,6 +90,7 @@ void guest_free(struct guest *g)
     agent_free(g->agent);
     vm_free(g->vm);
     prefetch_stop(g->ahead);
+    memory_close(g->memory);
     nbd_server_stop(g->nbd);
     bdev_close(g->disk);
     struct err ignored = ERR_INIT;
@@ -196,19 +197,35 @@ static int check_machine(const struct template *t, const struct machine_room *r,
     return 0;
 }
 
+/* Where the VMM finds the memory: served as it is read, else copied to a file. */
+static int open_memory(struct guest *g, const struct template *t, struct vm_options *options,
+                       struct err *e)
+{
+    int rc = memory_open(&g->memory, g->room->memory, &t->memory, t->memory_mb << 20, e);
+    if (rc < 0)
+        return rc;
+    options->memory = memory_device(g->memory);
+    if (vm_driver_can(g->room->driver)->memory_pages)
+        return 0;
+    const char *served = memory_file(g->memory);
+    if (served)
+        options->memory_path = served;
+    return served ? 0 : export_file(g, &t->memory, g->memory_path, t->memory_mb << 20, e);
+}
+
 static int load_guest(struct guest *g, const struct guest_options *o, const struct template *t,
                       struct err *e)
 {
     AUTO_FREE char *state_path = mem_printf("%s/state", g->dir);
     if (!state_path)
         return err_nomem(e, "guest");
-    int rc = export_file(g, &t->memory, g->memory_path, t->memory_mb << 20, e);
+    struct vm_options options = make_vm_options(g, o);
+    int rc = open_memory(g, t, &options, e);
     if (rc < 0)
         return err_in(e, "memory");
     rc = export_file(g, &t->state, state_path, t->state_size, e);
     if (rc < 0)
         return err_in(e, "device state");
-    struct vm_options options = make_vm_options(g, o);
     return vm_restore(&g->vm, &options, state_path, e);
 }
 

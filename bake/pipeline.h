@@ -8,6 +8,7 @@
 
 #include "bake/bake.h"
 #include "bake/history.h"
+#include "bake/memory.h"
 #include "bake/remote.h"
 #include "bake/schedule.h"
 #include "bake/vm.h"
@@ -92,6 +93,7 @@ struct crew *ingest_gate_crew(struct ingest_gate *g);
 struct machine_room {
     struct store *store;
     struct chunk_cache *cache;
+    struct memory_room *memory;
     struct guest_kernel kernel;
     enum vm_accel accel; /* resolved: KVM or TCG */
     const struct vm_driver *driver;
@@ -120,11 +122,12 @@ struct guest_options {
 
 struct guest {
     const struct machine_room *room;
-    char *dir; /* sockets, console log, memory; removed with the guest */
-    char *memory_path;
-    struct bdev *leaf;      /* the map; belongs to `disk` */
-    struct bdev *disk;      /* copy-on-write over it */
-    struct prefetch *ahead; /* NULL: nothing is fetched ahead */
+    char *dir;                   /* sockets, console log, memory; removed with the guest */
+    char *memory_path;           /* a file of its own, of a boot or a copied memory */
+    struct memory_image *memory; /* of a restore; NULL: booted */
+    struct bdev *leaf;           /* the map; belongs to `disk` */
+    struct bdev *disk;           /* copy-on-write over it */
+    struct prefetch *ahead;      /* NULL: nothing is fetched ahead */
     struct nbd_server *nbd;
     struct vm *vm;
     struct agent *agent; /* NULL before connect and after disconnect */

@@ -32,6 +32,7 @@ struct vm {
     int run_dir;
     const struct cancel *cancel;
     char *console_path;
+    const struct bdev *memory; /* vm_options.memory: knows why pages could not be read */
 };
 
 /* How a machine ended by itself, as far as its VMM tells. */

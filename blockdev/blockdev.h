@@ -428,8 +428,8 @@ struct chunk_cache_stats chunk_cache_stats(struct chunk_cache *c);
  * cannot be verified is -EIO, logged by name. */
 int bdev_open_map(struct bdev **out, const struct block_map *m, struct chunk_cache *c,
                   struct err *e) MUST_USE;
-/* False: every chunk so far could be read. Else `e` says what the first failure was. `d` must come from
- * bdev_open_map; it may be in use. */
+/* False: every chunk so far could be read, or `d` is not from bdev_open_map. Else `e` says what the first
+ * failure was. The device may be in use. */
 bool bdev_map_failure(const struct bdev *d, struct err *e) MUST_USE;
 
 /*
