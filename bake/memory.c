@@ -171,33 +171,42 @@ void memory_close(struct memory_image *m)
     }
 }
 
+const struct block_map *memory_map(const struct memory_image *m)
+{
+    return m->map;
+}
+
 struct bdev *memory_device(const struct memory_image *m)
 {
     return m->device;
 }
 
 /* Called with the lock held. */
-static int open_file(struct memory_image *m, struct err *e)
-{
-    struct memory_room *r = m->room;
-    int rc = 0;
-    if (!r->tried)
-        rc = bdev_files_start(&r->files, e);
-    r->tried = true;
-    if (rc == 0 && r->files && !m->file)
-        rc = bdev_file_add(&m->file, r->files, m->device, e);
-    return rc;
-}
-
-const char *memory_file(struct memory_image *m)
+static bool start_files(struct memory_room *r)
 {
     struct err e = ERR_INIT;
-    pthread_mutex_lock(&m->room->lock);
-    int rc = open_file(m, &e);
-    const char *path = m->file ? bdev_file_path(m->file) : NULL;
-    pthread_mutex_unlock(&m->room->lock);
-    if (rc < 0)
+    if (!r->tried && bdev_files_start(&r->files, &e) < 0)
         log_event(LOG_INFO, "bake", "each restore copies the guest's memory to a file: %s%s%s",
                   e.text, e.hint[0] ? "; " : "", e.hint);
-    return path;
+    r->tried = true;
+    return r->files != NULL;
+}
+
+bool memory_has_files(struct memory_room *r)
+{
+    pthread_mutex_lock(&r->lock);
+    bool has = start_files(r);
+    pthread_mutex_unlock(&r->lock);
+    return has;
+}
+
+int memory_file(struct memory_image *m, const char **path, struct err *e)
+{
+    int rc = 0;
+    pthread_mutex_lock(&m->room->lock);
+    if (!m->file && start_files(m->room))
+        rc = bdev_file_add(&m->file, m->room->files, m->device, e);
+    *path = m->file ? bdev_file_path(m->file) : NULL;
+    pthread_mutex_unlock(&m->room->lock);
+    return rc;
 }

@@ -23,10 +23,13 @@ int memory_open(struct memory_image **out, struct memory_room *r, const struct d
                 uint64_t size, struct err *e) MUST_USE;
 void memory_close(struct memory_image *m); /* NULL is fine */
 
+const struct block_map *memory_map(const struct memory_image *m); /* borrowed */
 /* Its bytes: read-only, from bdev_open_map. Borrowed. */
 struct bdev *memory_device(const struct memory_image *m);
-/* A file of its bytes for other processes of this user, never for this one (bdev_file_path). Borrowed.
- * NULL: there can be none here; why was logged, once. */
-const char *memory_file(struct memory_image *m);
+/* *path is that of a file of its bytes, for other processes of this user, never for this one
+ * (bdev_file_path); borrowed. NULL: there can be none here. */
+int memory_file(struct memory_image *m, const char **path, struct err *e) MUST_USE;
+/* Whether there can be such files here; if not, why is logged, once. */
+bool memory_has_files(struct memory_room *r);
 
 #endif

@@ -485,6 +485,10 @@ struct prefetch_options {
      * anybody. Before each of the others, reads that wait for a chunk go first; while the source is
      * away they are tried again. */
     size_t urgent;
+    /* Chunks that are there are loaded into this cache (borrowed until prefetch_stop; NULL: none), up to so
+     * many bytes of them. */
+    struct chunk_cache *cache;
+    uint64_t cache_bytes;
 };
 
 struct prefetch_stats {
