@@ -10,7 +10,7 @@
 #include "cli/options.h"
 #include "cli/template_place.h"
 
-int take_remote(void *arguments, const char *value, struct err *e UNUSED)
+int take_template_remote(void *arguments, const char *value, struct err *e UNUSED)
 {
     struct template_place *p = arguments;
     p->remote = value;

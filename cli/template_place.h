@@ -12,14 +12,14 @@ struct template_place {
 };
 
 /* Takes --remote into a struct that begins with a template_place. */
-int take_remote(void *arguments, const char *value, struct err *e);
+int take_template_remote(void *arguments, const char *value, struct err *e);
 
 #define REMOTE_ROW                                                                                 \
     {                                                                                              \
         "remote", "URL",                                                                           \
             "take the template, or chunks of it that are missing, from a remote\n"                 \
             "store (default: $TB2_BAKE_REMOTE)",                                                   \
-            take_remote                                                                            \
+            take_template_remote                                                                   \
     }
 
 /* Opens the store and, if one is named, the remote store, which gives what the former lacks. Declared
