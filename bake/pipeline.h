@@ -8,6 +8,7 @@
 
 #include "bake/bake.h"
 #include "bake/history.h"
+#include "bake/machine_host.h"
 #include "bake/remote.h"
 #include "bake/schedule.h"
 #include "bake/vm.h"
@@ -93,15 +94,33 @@ struct machine_room {
     struct store *store;
     struct chunk_cache *cache;
     struct guest_kernel kernel;
-    enum vm_accel accel; /* resolved: KVM or TCG */
+    char *cache_dir;
+    char *cpu_template;       /* NULL: none */
+    enum vm_accel accel;      /* resolved: KVM or TCG */
+    struct machine_host host; /* with KVM alone */
     const struct vm_driver *driver;
     char *vmm; /* vm_version */
     const struct cancel *cancel;
 };
-/* Finds kernel, accelerator and QEMU; ERR_NOTFOUND with a hint when something is missing. */
-int machine_room_open(struct machine_room *r, struct store *s, const char *cache_dir,
-                      enum vm_accel accel, const struct cancel *c, struct err *e) MUST_USE;
+/* What guests are wanted to run in; borrowed for the call. */
+struct machine_wants {
+    const char *cache_dir;
+    const struct vm_driver *driver; /* NULL: the one that fits best */
+    enum vm_accel accel;
+    const char *made_by;      /* VMM of the template that is to be restored; NULL: none is */
+    bool user_network;        /* some guest needs a user-mode network card */
+    const char *cpu_template; /* vm_options; NULL: none */
+    const struct cancel *cancel;
+};
+/* Finds kernel, VMM and accelerator, and logs why these; ERR_NOTFOUND with a hint when something is
+ * missing, ERR_UNSUPPORTED when what is asked for cannot be had. */
+int machine_room_open(struct machine_room *r, struct store *s, const struct machine_wants *w,
+                      struct err *e) MUST_USE;
 void machine_room_close(struct machine_room *r); /* a zeroed one is fine */
+/* A snapshot fits only the machine it was made with: ERR_UNSUPPORTED naming the field that differs.
+ * Before anything is loaded. */
+int machine_room_fits(const struct machine_room *r, const struct template *t,
+                      struct err *e) MUST_USE;
 /* Processors of this machine, at least 1: how many threads work on one layer or one file. */
 size_t machine_cores(void);
 
@@ -122,9 +141,10 @@ struct guest {
     const struct machine_room *room;
     char *dir; /* sockets, console log, memory; removed with the guest */
     char *memory_path;
-    struct bdev *leaf;      /* the map; belongs to `disk` */
-    struct bdev *disk;      /* copy-on-write over it */
-    struct prefetch *ahead; /* NULL: nothing is fetched ahead */
+    struct bdev *leaf;        /* the map; belongs to `disk` */
+    struct bdev *disk;        /* copy-on-write over it */
+    struct guest_disk *front; /* what a VMM without NBD has as its disk; NULL: `nbd` */
+    struct prefetch *ahead;   /* NULL: nothing is fetched ahead */
     struct nbd_server *nbd;
     struct vm *vm;
     struct agent *agent; /* NULL before connect and after disconnect */
@@ -132,6 +152,17 @@ struct guest {
     int64_t clock_error_ns;         /* of its clock when it was set, at most */
     struct agent_packages packages; /* as they were when the steps began */
 };
+
+/* The disk of a guest that is being made, and its end (guest_disk.c). */
+int guest_disk_start(struct guest *g, const struct block_map *disk, struct err *e) MUST_USE;
+void guest_disk_stop(struct guest *g);
+/* Of a block device or a file, for vm_options.disk_path; NULL with NBD. */
+const char *guest_disk_path(const struct guest *g);
+/* Brings what the guest changed into `disk`, which a VMM that writes to a file of its own does not.
+ * Before bdev_cow_seal, while the guest's disk is frozen or the guest is gone. */
+int guest_disk_settle(struct guest *g, struct err *e) MUST_USE;
+/* Removes devices that killed processes left. */
+void guest_disk_sweep(const struct machine_room *r);
 
 /* Boots from the kernel; returns when the agent has answered and has the right time. */
 int guest_boot(struct guest **out, const struct machine_room *r, const struct guest_options *o,

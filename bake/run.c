@@ -120,6 +120,23 @@ static void run_init(struct run *run, struct store *s, const struct bake_options
     slots_init(&run->cpu, run->limits.cpu);
 }
 
+static int open_machines(struct run *run, struct err *e)
+{
+    const struct bake_options *o = run->options;
+    struct machine_wants wants = {.cache_dir = o->cache_dir,
+                                  .driver = o->vmm,
+                                  .accel = o->accel,
+                                  .cpu_template = o->cpu_template,
+                                  .cancel = &run->cancel};
+    for (size_t i = 0; i < run->count; i++) {
+        const struct baking *b = &run->bakings[i];
+        wants.user_network =
+            wants.user_network || (b->task && b->recipe && b->task->allow_internet &&
+                                   b->recipe->network == RECIPE_NETWORK_USER);
+    }
+    return machine_room_open(&run->machines, run->store, &wants, e);
+}
+
 /* Kernel and VMM are part of every task's key; what is missing is missing for all of them. */
 static int run_open(struct run *run, struct bake_report *out, struct err *e)
 {
@@ -147,7 +164,7 @@ static int run_open(struct run *run, struct bake_report *out, struct err *e)
     if (rc == 0 && out->count > 0 && o->images.offline)
         rc = guest_kernel_check(o->cache_dir, e);
     if (rc == 0 && out->count > 0)
-        rc = machine_room_open(&run->machines, run->store, o->cache_dir, o->accel, &run->cancel, e);
+        rc = open_machines(run, e);
     out->vm_jobs = run->limits.vm;
     return rc;
 }

@@ -88,10 +88,16 @@ struct vm_accel_answer {
     char reason[256];    /* one line for people */
 };
 
-/* Whether KVM really runs this kernel here (a /dev/kvm that opens is no proof): boots a probe guest
+struct vm_probe {
+    const struct vm_driver *driver;
+    const struct guest_kernel *kernel;
+    const char *cache_dir;
+    const struct cancel *cancel;
+};
+
+/* Whether KVM really runs this kernel here with this VMM (a /dev/kvm that opens is no proof): boots a probe guest
  * once and remembers the answer in `cache_dir` for this boot of the host. */
-int vm_accel_probe(struct vm_accel_answer *out, const struct guest_kernel *k, const char *cache_dir,
-                   const struct cancel *c, struct err *e) MUST_USE;
+int vm_accel_probe(struct vm_accel_answer *out, const struct vm_probe *p, struct err *e) MUST_USE;
 
 /* "qemu 7.2.22": part of the template record and key; restoring under another is refused.
  * ERR_NOTFOUND with a hint when the VMM is not there. */

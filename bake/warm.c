@@ -71,7 +71,9 @@ static int take_disk(struct guest *g, const struct block_map *base, struct block
 {
     AUTO_BLOCK_MAP struct block_map *upper = NULL;
     AUTO_BLOCK_MAP struct block_map *zeros = NULL;
-    int rc = bdev_cow_seal(g->disk, g->room->store, &upper, &zeros, e);
+    int rc = guest_disk_settle(g, e);
+    if (rc == 0)
+        rc = bdev_cow_seal(g->disk, g->room->store, &upper, &zeros, e);
     return rc < 0 ? rc : block_map_overlay(out, base, upper, zeros, e);
 }
 
@@ -161,6 +163,8 @@ static void describe_task(struct json *document, const struct baking *b,
     json_set(document, "vmm", json_new_string(room->vmm));
     json_set(document, "accel", json_new_string(room->accel == VM_ACCEL_KVM ? "kvm" : "tcg"));
     json_set(document, "kernel", json_digest(&room->kernel.digest));
+    if (room->accel == VM_ACCEL_KVM)
+        machine_host_note(document, &room->host, room->cpu_template);
     json_set(document, "created",
              json_new_string(clock_print(clock_wall_ns() / 1000000000, created)));
     json_set(document, "ready", ready_encode(&b->recipe->ready));
