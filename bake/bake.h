@@ -205,6 +205,8 @@ struct bake_options {
     const char *recipe_path;
     const char *recipe_from; /* command that says what each task is built from (bake/provider.c);
                                 NULL: the recipe */
+    const char *const *secrets; /* NAME=env:VARIABLE, NAME=file:PATH: for steps that name them */
+    size_t secret_count;
     bool force;              /* bake although the template is there */
     int compression_level;   /* of new chunks, zstd's; 0: the store's default */
     const struct vm_driver *vmm; /* NULL: the one that fits best */

@@ -108,6 +108,7 @@ static struct vm_options make_vm_options(const struct guest *g, const struct gue
         .cpus = o->cpus,
         .memory_mb = o->memory_mb,
         .network = o->network,
+        .scrub = o->scrub,
         .accel = g->room->accel,
         .cpu_template = g->room->cpu_template,
         .cancel = g->room->cancel,

@@ -12,6 +12,7 @@
 #include "bake/memory.h"
 #include "bake/remote.h"
 #include "bake/schedule.h"
+#include "bake/secrets.h"
 #include "bake/vm.h"
 #include "base/cancel.h"
 #include "blockdev/blockdev.h"
@@ -133,6 +134,7 @@ struct guest_options {
     uint32_t cpus;
     uint64_t memory_mb;
     bool network;
+    bool scrub; /* a boot: the guest's kernel clears memory as it is freed */
     /* Chunks that will be read, borrowed for the call: fetched ahead where the store has a source, and
      * unpacked ahead where they are here. */
     const struct digest *ahead;
@@ -243,6 +245,7 @@ struct step_run {
     const struct recipe *recipe;
     struct guest_context *context; /* as the steps so far have left it */
     const struct output_tap *tap;  /* may be NULL */
+    const struct secret_set *secrets; /* values; NULL: none was given */
     struct buf earlier; /* ends of what earlier steps printed to stderr; zeroed at first */
 };
 void step_run_fini(struct step_run *run);
@@ -253,6 +256,12 @@ int guest_run_step(struct guest *g, struct step_run *run, size_t index, struct e
 int guest_skip_step(struct step_run *run, size_t index, struct err *e) MUST_USE;
 /* Runs all steps. */
 int guest_run_steps(struct guest *g, struct step_run *run, struct err *e) MUST_USE;
+
+/* ERR_STEP, naming the secret, where a value is in what the guest has written to its disk. */
+int guest_search_disk(struct guest *g, const struct secret_set *set, struct err *e) MUST_USE;
+/* The same of its memory and its device state, when the machine has stopped. `set` may be NULL. */
+int guest_search_memory(const struct guest *g, const char *state_path,
+                        const struct secret_set *set, struct err *e) MUST_USE;
 
 /* Starts the start command (*process = 0: there is none). */
 int guest_start(struct guest *g, const struct recipe *r, const struct guest_context *context,
@@ -499,6 +508,7 @@ struct run {
     struct store *store;
     struct recipe *recipe;
     struct json *recipe_json;
+    struct secret_set *secrets; /* NULL: none was given */
     struct provider *provider; /* NULL: all tasks have the recipe above */
     struct image_room images;
     struct machine_room machines;

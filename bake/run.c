@@ -103,6 +103,10 @@ static int load_recipe(struct run *run, struct err *e)
         return run_blame_input(
             e, "--recipe is the path of a recipe file or the name of a shipped one");
     rc = recipe_read_files(run->recipe, run->options->cancel, e);
+    if (rc == 0)
+        rc = secrets_open(&run->secrets, run->options->secrets, run->options->secret_count, e);
+    if (rc == 0 && !run->plan_only)
+        rc = secrets_check(run->secrets, run->recipe, e);
     if (rc < 0)
         return rc;
     run->recipe_json = recipe_canonical(run->recipe);
@@ -191,6 +195,7 @@ static void run_close(struct run *run)
     json_free(run->past);
     json_free(run->recipe_json);
     recipe_free(run->recipe);
+    secrets_free(run->secrets);
     slots_fini(&run->network);
     slots_fini(&run->cpu);
     pthread_mutex_destroy(&run->event_lock);
