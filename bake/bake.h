@@ -205,8 +205,12 @@ struct bake_options {
     const char *recipe_path;
     const char *recipe_from; /* command that says what each task is built from (bake/provider.c);
                                 NULL: the recipe */
+    const char *const *secrets; /* NAME=env:VARIABLE, NAME=file:PATH: for steps that name them */
+    size_t secret_count;
     bool force;              /* bake although the template is there */
     int compression_level;   /* of new chunks, zstd's; 0: the store's default */
+    const struct vm_driver *vmm; /* NULL: the one that fits best */
+    const char *cpu_template;    /* vm_options; NULL: none */
     enum vm_accel accel;
     const char *remote_url;  /* remote store shared with other bakers (bake/remote.h); NULL: none */
     int64_t remote_lease_ms; /* see remote_options */
@@ -335,6 +339,8 @@ int template_measure(struct template_sizes *out, struct template *const *templat
 
 struct template_use {
     const char *cache_dir;
+    const struct vm_driver *vmm; /* NULL: the one that made the template */
+    const char *cpu_template;    /* that the template must have; NULL: whichever it has */
     enum vm_accel accel;
     const struct cancel *cancel;
     bool

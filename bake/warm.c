@@ -71,7 +71,9 @@ static int take_disk(struct guest *g, const struct block_map *base, struct block
 {
     AUTO_BLOCK_MAP struct block_map *upper = NULL;
     AUTO_BLOCK_MAP struct block_map *zeros = NULL;
-    int rc = bdev_cow_seal(g->disk, g->room->store, &upper, &zeros, e);
+    int rc = guest_disk_settle(g, e);
+    if (rc == 0)
+        rc = bdev_cow_seal(g->disk, g->room->store, &upper, &zeros, e);
     return rc < 0 ? rc : block_map_overlay(out, base, upper, zeros, e);
 }
 
@@ -108,8 +110,8 @@ static int freeze_guest(struct guest *g, struct err *e)
 /* Snapshot of a ready guest; its digests go into the document. All chunks come first, then the
  * maps: so there is one sync, and by then the memory file is gone, whose pages would be written
  * by it. */
-static int snapshot_guest(struct guest *g, const struct block_map *base, struct json *document,
-                          struct err *e)
+static int snapshot_guest(struct guest *g, const struct block_map *base,
+                          const struct secret_set *secrets, struct json *document, struct err *e)
 {
     AUTO_FREE char *state_path = mem_printf("%s/state", g->dir);
     if (!state_path)
@@ -122,6 +124,9 @@ static int snapshot_guest(struct guest *g, const struct block_map *base, struct 
     if (rc < 0)
         return rc;
     vm_free(MOVE(g->vm)); /* the disk and the memory file are quiet from here on */
+    rc = guest_search_memory(g, state_path, secrets, e);
+    if (rc < 0)
+        return rc;
     rc = take_disk(g, base, &s.disk, e);
     if (rc < 0)
         return err_in(e, "disk");
@@ -161,6 +166,8 @@ static void describe_task(struct json *document, const struct baking *b,
     json_set(document, "vmm", json_new_string(room->vmm));
     json_set(document, "accel", json_new_string(room->accel == VM_ACCEL_KVM ? "kvm" : "tcg"));
     json_set(document, "kernel", json_digest(&room->kernel.digest));
+    if (room->accel == VM_ACCEL_KVM)
+        machine_host_note(document, &room->host, room->cpu_template);
     json_set(document, "created",
              json_new_string(clock_print(clock_wall_ns() / 1000000000, created)));
     json_set(document, "ready", ready_encode(&b->recipe->ready));
@@ -173,7 +180,10 @@ static int warm_guest(struct baking *b, struct guest *g, const struct block_map 
     struct guest_context context = {0};
     struct output_tap tap = {.line = baking_output, .ctx = b};
     const struct recipe *recipe = b->recipe;
-    struct step_run steps = {.recipe = recipe, .context = &context, .tap = &tap};
+    struct step_run steps = {.recipe = recipe,
+                             .context = &context,
+                             .tap = &tap,
+                             .secrets = recipe_has_secrets(recipe) ? b->run->secrets : NULL};
     uint64_t process = 0;
     int rc = initial_context(&context, &b->image->config, b->task, e);
     baking_stage(b, STAGE_STEPS);
@@ -194,7 +204,7 @@ static int warm_guest(struct baking *b, struct guest *g, const struct block_map 
     if (rc == 0) {
         baking_stage(b, STAGE_SNAPSHOT);
         describe_context(document, &context);
-        rc = snapshot_guest(g, disk, document, e);
+        rc = snapshot_guest(g, disk, steps.secrets, document, e);
     }
     step_run_fini(&steps);
     guest_context_fini(&context);
@@ -208,6 +218,7 @@ int warm_task(struct baking *b, const struct block_map *disk, const struct diges
         .disk = disk,
         .cpus = b->task->cpus,
         .memory_mb = b->task->memory_mb,
+        .scrub = recipe_has_secrets(b->recipe),
         .network = b->task->allow_internet && b->recipe->network != RECIPE_NETWORK_NONE,
     };
     AUTO_JSON struct json *j = json_new_object();
