@@ -334,6 +334,7 @@ int bake_run(struct bake_report *out, struct store *s, const struct bake_options
     rc = run_open(&run, out, e);
     if (rc == 0 && out->count > 0)
         rc = journal_open(&run, &out->journal, e);
+    run.journal = out->journal;
     if (rc == 0) {
         run_event(&run, &(struct bake_event){.kind = EVENT_RUN_STARTED, .count = out->count});
         rc = finish_run(&run, out, start_ms, e);
@@ -391,6 +392,7 @@ void bake_report_fini(struct bake_report *r)
         free_text(r->results[i].image);
         free_text(r->results[i].why);
         free_text(r->results[i].pushed);
+        free_text(r->results[i].console);
     }
     free(r->results);
     for (size_t i = 0; i < r->move_count; i++)

@@ -68,6 +68,9 @@ struct vm_options {
     /* File of memory_mb MiB: a cold boot makes it anew, a restore maps it privately and never
      * writes it. The file may be one whose bytes are fetched as they are read. */
     const char *memory_path;
+    /* A restore by a driver with `other_disk` maps memory_path shared: what the guest writes is there
+     * for the next vm_snapshot, as after a cold boot. */
+    bool memory_shared;
     /* For a restore: the bytes of guest memory, read by several threads at once; borrowed for the
      * machine's life. A driver with `memory_pages` takes them from here (NULL: from memory_path). With
      * any driver it tells, when bdev_open_map made it, why pages could not be had; memory_path may then
@@ -81,7 +84,7 @@ struct vm_options {
     const char
         *cpu_template;   /* the VMM's name of a processor that several kinds of hosts can offer;
                                  NULL: the host's own */
-    bool scrub; /* a boot: the kernel clears memory as it is freed (init_on_free) */
+    bool scrub;          /* a boot: the kernel clears memory as it is freed (init_on_free) */
     enum vm_accel accel; /* AUTO is resolved by vm_accel_probe */
     const struct cancel *cancel; /* outlives the machine; may be NULL */
 };
