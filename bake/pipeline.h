@@ -504,6 +504,9 @@ int run_lock(int *fd, struct store *s, struct err *e) MUST_USE;
  * tasks have the same alias. */
 int run_choose_tasks(struct run *run, struct bake_report *out, struct err *e) MUST_USE;
 
+/* Which entries of a set are meant; every one costs the same. */
+struct task_selection bake_task_selection(const struct bake_selection *s);
+
 /* What is 0 becomes what fits this machine. */
 struct bake_limits bake_settle_limits(const struct bake_limits *l);
 /* MB that are free where the guests' memory files and deltas go. */
