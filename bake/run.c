@@ -104,6 +104,9 @@ static int load_recipe(struct run *run, struct err *e)
     if (rc < 0)
         return run_blame_input(
             e, "--recipe is the path of a recipe file or the name of a shipped one");
+    rc = recipe_read_files(run->recipe, run->options->cancel, e);
+    if (rc < 0)
+        return rc;
     run->recipe_json = recipe_canonical(run->recipe);
     return run->recipe_json ? 0 : err_nomem(e, "recipe");
 }

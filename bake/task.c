@@ -212,11 +212,10 @@ static int warm_and_prove(struct baking *b, struct err *e)
         return rc;
     baking_stage(b, STAGE_PROVE);
     AUTO_TEMPLATE struct template *t = NULL;
-    int64_t ready_ms = 0;
+    struct proof proof;
     rc = template_from_document(&t, document, e);
     if (rc == 0)
-        rc = prove_template(t, &run->machines, document, &ready_ms, e);
-    json_set(document, "warm_ready_ms", json_new_integer(ready_ms));
+        rc = prove_template(t, &run->machines, document, &proof, e);
     return rc < 0 ? rc : template_put(run->store, &b->key, document, &b->record, e);
 }
 

@@ -96,7 +96,9 @@ static int put_maps(struct store *store, const struct snapshot *s, struct json *
 
 static int freeze_guest(struct guest *g, struct err *e)
 {
-    int rc = agent_sync(g->agent, true, e);
+    int rc = guest_quiesce(g, e);
+    if (rc == 0)
+        rc = agent_sync(g->agent, true, e);
     if (rc == 0)
         rc = agent_freeze(g->agent, e);
     agent_free(MOVE(g->agent));
@@ -177,6 +179,8 @@ static int warm_guest(struct baking *b, struct guest *g, const struct block_map 
     baking_stage(b, STAGE_STEPS);
     if (rc == 0)
         rc = agent_make_dirs(g->agent, context.workdir, 0755, e);
+    if (rc == 0)
+        rc = guest_note_packages(g, e);
     if (rc == 0)
         rc = guest_run_steps(g, &steps, e);
     if (rc == 0) {
