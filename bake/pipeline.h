@@ -606,6 +606,11 @@ void baking_wait(struct baking *b);
 void baking_retried(struct baking *b, const struct err *why);
 void run_event(struct run *run, const struct bake_event *event);
 
+/* Events about what registries grant, while the run goes on and someone listens. */
+struct traffic_watch;
+int traffic_watch_start(struct traffic_watch **out, struct run *run, struct err *e) MUST_USE;
+void traffic_watch_stop(struct traffic_watch *w);
+
 /* Opens the run's journal; *path is its name in the store, free with free(). */
 int journal_open(struct run *run, char **path, struct err *e) MUST_USE;
 

@@ -291,7 +291,11 @@ int run_lock(int *fd, struct store *s, struct err *e)
 
 static int finish_run(struct run *run, struct bake_report *out, int64_t start_ms, struct err *e)
 {
-    int rc = run_tasks(run, e);
+    struct traffic_watch *watch = NULL;
+    int rc = traffic_watch_start(&watch, run, e);
+    if (rc == 0)
+        rc = run_tasks(run, e);
+    traffic_watch_stop(watch);
     if (rc == 0)
         rc = fill_report(out, run, start_ms, e);
     return rc < 0 ? rc : save_pins(run, out, e);
