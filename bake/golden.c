@@ -323,7 +323,7 @@ static void drop(void *ctx, size_t i)
 static uint64_t room_mb(void *ctx)
 {
     const struct replay *p = ctx;
-    return bake_free_mb(p->store);
+    return guest_memory_is_copied(&p->room) ? bake_free_mb(p->store) : UINT64_MAX;
 }
 
 static int run_trials(struct replay *p, struct err *e)

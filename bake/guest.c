@@ -14,6 +14,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "bake/page_server.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -23,8 +24,10 @@ enum {
     BOOT_TIMEOUT_MS = 180000, /* kernel start to agent's hello; seconds even under TCG */
     BOOT_TRIES = 3,
     RESTORE_TIMEOUT_MS = 60000,
-    AHEAD_WORKERS = 8,    /* requests at once; a chunk is small and the line may be long */
-    SOCKET_NAME_MAX = 16, /* "/agent.sock" and the like, see qemu.c */
+    AHEAD_WORKERS = 8,            /* requests at once; a chunk is small and the line may be long */
+    AHEAD_LOCAL_WORKERS = 2,      /* processors that unpack while the VMM starts */
+    AHEAD_CACHE_BYTES = 64 << 20, /* unpacked ahead, of the cache that all guests share */
+    SOCKET_NAME_MAX = 16,         /* "/agent.sock" and the like, see qemu.c */
 };
 
 static int make_directory(struct guest *g, struct err *e)
@@ -47,8 +50,13 @@ static int make_directory(struct guest *g, struct err *e)
 static void fetch_ahead(struct guest *g, const struct guest_options *o)
 {
     struct err e = ERR_INIT;
-    const struct prefetch_options options = {.workers = AHEAD_WORKERS, .urgent = o->ahead_count};
-    if (o->ahead_count > 0 && store_has_source(g->room->store) &&
+    bool from_afar = store_has_source(g->room->store);
+    const struct prefetch_options options = {.workers =
+                                                 from_afar ? AHEAD_WORKERS : AHEAD_LOCAL_WORKERS,
+                                             .urgent = o->ahead_count,
+                                             .cache = g->room->cache,
+                                             .cache_bytes = AHEAD_CACHE_BYTES};
+    if (o->ahead_count > 0 &&
         prefetch_start(&g->ahead, g->room->store, o->ahead, o->ahead_count, &options, &e) < 0)
         log_event(LOG_WARN, "bake", "nothing is fetched ahead: %s", e.text);
 }
@@ -91,6 +99,7 @@ void guest_free(struct guest *g)
     agent_free(g->agent);
     vm_free(g->vm);
     prefetch_stop(g->ahead);
+    memory_close(g->memory);
     nbd_server_stop(g->nbd);
     bdev_close(g->disk);
     struct err ignored = ERR_INIT;
@@ -196,19 +205,49 @@ static int check_machine(const struct template *t, const struct machine_room *r,
     return 0;
 }
 
+static bool takes_pages(const struct machine_room *r)
+{
+    struct err why = ERR_INIT; /* the driver tells it */
+    return vm_driver_can(r->driver)->memory_pages && page_server_possible(&why) == 0;
+}
+
+bool guest_memory_is_copied(const struct machine_room *r)
+{
+    return !takes_pages(r) && !memory_has_files(r->memory);
+}
+
+/* Where the VMM finds the memory: served as it is read, else copied to a file. */
+static int open_memory(struct guest *g, const struct template *t, struct vm_options *options,
+                       struct err *e)
+{
+    int rc = memory_open(&g->memory, g->room->memory, &t->memory, t->memory_mb << 20, e);
+    if (rc < 0)
+        return rc;
+    options->memory = memory_device(g->memory);
+    bool by_page = takes_pages(g->room);
+    const char *served = NULL;
+    if (!by_page)
+        rc = memory_file(g->memory, &served, e);
+    if (by_page || served || rc < 0) {
+        options->memory_path = served;
+        return rc;
+    }
+    return export_file(g, &t->memory, g->memory_path, t->memory_mb << 20, e);
+}
+
 static int load_guest(struct guest *g, const struct guest_options *o, const struct template *t,
                       struct err *e)
 {
     AUTO_FREE char *state_path = mem_printf("%s/state", g->dir);
     if (!state_path)
         return err_nomem(e, "guest");
-    int rc = export_file(g, &t->memory, g->memory_path, t->memory_mb << 20, e);
+    struct vm_options options = make_vm_options(g, o);
+    int rc = open_memory(g, t, &options, e);
     if (rc < 0)
         return err_in(e, "memory");
     rc = export_file(g, &t->state, state_path, t->state_size, e);
     if (rc < 0)
         return err_in(e, "device state");
-    struct vm_options options = make_vm_options(g, o);
     return vm_restore(&g->vm, &options, state_path, e);
 }
 

@@ -28,6 +28,8 @@ int machine_room_open(struct machine_room *r, struct store *s, const char *cache
         rc = vm_accel_probe(&answer, &r->kernel, cache_dir, c, e);
     if (rc == 0)
         rc = chunk_cache_new(&r->cache, s, CHUNK_CACHE_SIZE, e);
+    if (rc == 0)
+        rc = memory_room_new(&r->memory, s, r->cache, e);
     if (rc < 0) {
         machine_room_close(r);
         return rc;
@@ -41,6 +43,7 @@ int machine_room_open(struct machine_room *r, struct store *s, const char *cache
 
 void machine_room_close(struct machine_room *r)
 {
+    memory_room_free(r->memory);
     chunk_cache_free(r->cache);
     guest_kernel_fini(&r->kernel);
     free(r->vmm);

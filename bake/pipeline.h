@@ -8,6 +8,7 @@
 
 #include "bake/bake.h"
 #include "bake/history.h"
+#include "bake/memory.h"
 #include "bake/remote.h"
 #include "bake/schedule.h"
 #include "bake/vm.h"
@@ -92,6 +93,7 @@ struct crew *ingest_gate_crew(struct ingest_gate *g);
 struct machine_room {
     struct store *store;
     struct chunk_cache *cache;
+    struct memory_room *memory;
     struct guest_kernel kernel;
     enum vm_accel accel; /* resolved: KVM or TCG */
     const struct vm_driver *driver;
@@ -112,19 +114,20 @@ struct guest_options {
     uint32_t cpus;
     uint64_t memory_mb;
     bool network;
-    /* Chunks that the disk's readers will want, borrowed for the call: fetched ahead where the store has a
-     * source. */
+    /* Chunks that will be read, borrowed for the call: fetched ahead where the store has a source, and
+     * unpacked ahead where they are here. */
     const struct digest *ahead;
     size_t ahead_count;
 };
 
 struct guest {
     const struct machine_room *room;
-    char *dir; /* sockets, console log, memory; removed with the guest */
-    char *memory_path;
-    struct bdev *leaf;      /* the map; belongs to `disk` */
-    struct bdev *disk;      /* copy-on-write over it */
-    struct prefetch *ahead; /* NULL: nothing is fetched ahead */
+    char *dir;                   /* sockets, console log, memory; removed with the guest */
+    char *memory_path;           /* a file of its own, of a boot or a copied memory */
+    struct memory_image *memory; /* of a restore; NULL: booted */
+    struct bdev *leaf;           /* the map; belongs to `disk` */
+    struct bdev *disk;           /* copy-on-write over it */
+    struct prefetch *ahead;      /* NULL: nothing is fetched ahead */
     struct nbd_server *nbd;
     struct vm *vm;
     struct agent *agent; /* NULL before connect and after disconnect */
@@ -147,6 +150,8 @@ int guest_note_packages(struct guest *g, struct err *e) MUST_USE;
 /* Before a snapshot: waits a while for package managers to end. ERR_STEP, naming them, when they do not,
  * or when packages are half installed that were not so when they were noted (quiesce.c). */
 int guest_quiesce(struct guest *g, struct err *e) MUST_USE;
+/* Restores write the guest's memory to a file: they need that much disk. */
+bool guest_memory_is_copied(const struct machine_room *r);
 void guest_free(struct guest *g);
 DEFINE_AUTO(guest, guest_free)
 #define AUTO_GUEST CLEANUP(guest_free_auto_)
@@ -157,13 +162,18 @@ DEFINE_AUTO(guest, guest_free)
  * disk that a restore read. */
 #define TRACE_BOOT "boot_trace"
 #define TRACE_RESTORE "restore_trace"
+/* Extents of memory, the first of each chunk, that a restore read; with them `memory_read`, the bytes of
+ * memory that were read then. */
+#define TRACE_MEMORY "memory_trace"
 
 enum { TRACE_DELTA_MAX = 512 }; /* extents that steps changed and a boot fetches ahead */
 
-/* Notes what has been read of the guest's disk so far. */
+/* Notes what has been read of the guest's disk so far; with TRACE_RESTORE also of its memory, unless that was
+ * copied to a file. */
 int trace_note(struct json *document, const char *member, const struct guest *g,
                struct err *e) MUST_USE;
-/* The chunks of a noted trace, for free(); none where the record has no such member. */
+/* The chunks of a noted trace, for free(); none where the record has no such member. TRACE_RESTORE stands for
+ * all that a restore reads: device state, memory, disk. */
 int trace_chunks(struct digest **out, size_t *count, const struct template *t, struct store *s,
                  const char *member, struct err *e) MUST_USE;
 

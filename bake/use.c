@@ -150,7 +150,7 @@ static int open_copy(struct template_copy *c, const struct template *t,
     int rc = store_get_map(r->store, &t->disk, &c->disk, e);
     if (rc < 0)
         return err_in(e, "disk");
-    if (store_has_source(r->store) && !use->no_prefetch)
+    if (!use->no_prefetch && (!use->cold || store_has_source(r->store)))
         rc = trace_chunks(&ahead, &ahead_count, t, r->store, use->cold ? TRACE_BOOT : TRACE_RESTORE,
                           e);
     if (rc < 0)

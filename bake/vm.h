@@ -68,8 +68,10 @@ struct vm_options {
     /* File of memory_mb MiB: a cold boot makes it anew, a restore maps it privately and never
      * writes it. The file may be one whose bytes are fetched as they are read. */
     const char *memory_path;
-    /* For a restore by a driver with `memory_pages`: the bytes of guest memory, read by several
-     * threads at once; borrowed for the machine's life. NULL: memory_path is taken. */
+    /* For a restore: the bytes of guest memory, read by several threads at once; borrowed for the
+     * machine's life. A driver with `memory_pages` takes them from here (NULL: from memory_path). With
+     * any driver it tells, when bdev_open_map made it, why pages could not be had; memory_path may then
+     * be a file that this process must not open (bdev_file_path). */
     struct bdev *memory;
     uint32_t cpus;
     uint64_t memory_mb;

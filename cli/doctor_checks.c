@@ -127,6 +127,17 @@ static void look_at_ublk(const struct doctor *d UNUSED, struct doctor_finding *f
                     "Linux 6.0 or newer, modprobe ublk_drv, and root");
 }
 
+static void look_at_fuse(const struct doctor *d UNUSED, struct doctor_finding *f)
+{
+    struct err e = ERR_INIT;
+    AUTO_BDEV_FILES struct bdev_files *files = NULL;
+    if (bdev_files_start(&files, &e) == 0)
+        found(f, DOCTOR_GOOD, "restores read the guest's memory when it is touched");
+    else
+        found_error(f, DOCTOR_NOTE, &e, "each restore copies the guest's memory to a file: slower",
+                    "root, or user namespaces and a /dev/fuse for everybody");
+}
+
 static void look_at_qemu(const struct doctor *d UNUSED, struct doctor_finding *f)
 {
     struct err e = ERR_INIT;
@@ -341,6 +352,7 @@ const struct doctor_check doctor_checks[] = {
     {"qemu", look_at_qemu},
     {"firecracker", look_at_firecracker},
     {"guest kernel", look_at_guest_kernel},
+    {"fuse", look_at_fuse},
     {"ublk", look_at_ublk},
     {"gzip", look_at_inflate},
     {"memory", look_at_memory},
