@@ -4,6 +4,7 @@
 
   kill.py [SEED]                          ten moments, early ones among them, then a normal run
   kill.py --until-done [SEED] [--tasks N] every few seconds until a run comes to its end by itself
+  kill.py --each-stage                    once at the beginning of each stage; then a store's garbage collection
 
 The same: disks, aliases and keys; every object of the store sound, every template restored; no machine, no temporary file and
 no mount is left.
@@ -84,16 +85,60 @@ def until_done(bakery, moments):
     compare(bakery, calm, bakery.bake("--jobs", "2", store="killed").expect())
 
 
+STAGES = ("resolve", "pull", "ingest", "assemble", "boot", "steps", "ready", "snapshot", "prove")
+
+
+def kill_at(bakery, stage):
+    """Starts a bake and kills it as soon as it tells that a task has begun the stage."""
+    child = bakery.start(bakery.bake_command("--jobs", "1", "--force"), "killed")
+    try:
+        for line in child.stdout:
+            event = json.loads(line)
+            if event["event"] == "stage_started" and event["stage"] == stage:
+                return
+        raise AssertionError("no task came to " + stage)
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def gc(bakery, *options):
+    """What was, or would be, removed."""
+    done = json.loads(bakery.tb2("store", "gc", "--json", "--grace", "0", *options, store="killed").expect().out)
+    return sorted(entry["path"] for entry in done["removed"])
+
+
+def at_each_stage(bakery, _moments):
+    """What a kill leaves is gone with the next start, or is found by gc, which first says the same; what is not ours stays."""
+    calm = bakery.bake("--jobs", "2", store="calm").expect()
+    foreign = None
+    for stage in STAGES:
+        kill_at(bakery, stage)
+        wait_for_no_machine(bakery)
+        foreign = bakery.path("killed", "tmp", "not-ours.txt")
+        with open(foreign, "w", encoding="utf-8") as out:
+            out.write("of someone else")
+        planned = gc(bakery, "--dry-run")
+        check(gc(bakery) == planned, "gc removed something else than it had said, after " + stage)
+        check(bakery.leftovers("killed") == ["not-ours.txt"], "%s: %s" % (stage, bakery.leftovers("killed")))
+        check(not mounts(bakery), mounts(bakery))
+        print("%s: gc took %d objects" % (stage, len(planned)))
+    os.unlink(foreign)
+    compare(bakery, calm, bakery.bake("--jobs", "2", store="killed").expect())
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("seed", nargs="?", type=int)
     parser.add_argument("--until-done", action="store_true")
+    parser.add_argument("--each-stage", action="store_true")
     parser.add_argument("--tasks", type=int, default=2)
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(1 << 32) if given.seed is None else given.seed
     print("seed %d" % seed)
     with Bakery(tasks=given.tasks) as bakery:
-        (until_done if given.until_done else at_ten_moments)(bakery, random.Random(seed))
+        chosen = until_done if given.until_done else at_each_stage if given.each_stage else at_ten_moments
+        chosen(bakery, random.Random(seed))
 
 
 main()

@@ -177,7 +177,10 @@ class Bakery:
 
     def machines(self):
         """Command lines of the QEMU processes that use this bakery's files."""
-        found = []
+        return list(self.machines_by_pid().values())
+
+    def machines_by_pid(self):
+        found = {}
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
                 with open("/proc/%s/cmdline" % pid, "rb") as file:
@@ -187,7 +190,7 @@ class Bakery:
             except OSError:
                 continue
             if "qemu-system" in line.split(" ")[0] and self.home in line and not zombie:
-                found.append(line)
+                found[int(pid)] = line
         return found
 
     def leftovers(self, store="store"):
