@@ -311,7 +311,7 @@ int take_recipe(void *arguments, const char *value, struct err *e UNUSED)
     return 0;
 }
 
-static int take_remote(void *arguments, const char *value, struct err *e UNUSED)
+int take_remote(void *arguments, const char *value, struct err *e UNUSED)
 {
     struct bake_arguments *a = arguments;
     a->bake.remote_url = value;
