@@ -26,7 +26,8 @@ static int settle_compression(struct push_options *o, struct err *e)
         o->compression = plain ? PUSH_GZIP : PUSH_ZSTD;
     if (o->compression != (plain ? PUSH_LZ4 : PUSH_GZIP))
         return 0;
-    err_set(e, ERR_INPUT, "--compression: %s", plain ? "plain images have no lz4" : "OverlayBD has no gzip");
+    err_set(e, ERR_INPUT, "--compression: %s",
+            plain ? "plain images have no lz4" : "OverlayBD has no gzip");
     return err_hint(e, "take zstd, or %s", plain ? "gzip" : "lz4");
 }
 

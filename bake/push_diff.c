@@ -69,8 +69,7 @@ static int find_ends(struct side *s, struct err *e)
     return 0;
 }
 
-static int side_open(struct side *s, const struct diff *d, const struct block_map *m,
-                     struct err *e)
+static int side_open(struct side *s, const struct diff *d, const struct block_map *m, struct err *e)
 {
     int rc = bdev_open_map(&s->device, m, d->cache, e);
     if (rc == 0)
@@ -99,7 +98,8 @@ static int open_sides(struct diff *d, struct err *e)
     d->removed = mem_array(d->lower.count + 1, sizeof(*d->removed));
     d->piece = mem_zalloc(PIECE);
     d->other = mem_zalloc(PIECE);
-    if (rc == 0 && (!d->matches || !d->wanted || !d->claims || !d->removed || !d->piece || !d->other))
+    if (rc == 0 &&
+        (!d->matches || !d->wanted || !d->claims || !d->removed || !d->piece || !d->other))
         rc = err_nomem(e, "trees");
     return rc;
 }

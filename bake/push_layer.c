@@ -152,7 +152,8 @@ static int have_blob(struct pushed *p, const struct push_target *t, struct err *
 static int send_blob(struct pushed *p, const struct push_target *t, struct err *e)
 {
     char type[] = "application/octet-stream";
-    struct oci_descriptor d = {.media_type = type, .digest = p->blob->digest, .size = p->blob->size};
+    struct oci_descriptor d = {
+        .media_type = type, .digest = p->blob->digest, .size = p->blob->size};
     bool elsewhere = p->host && strcmp(p->host, t->ref.host) == 0 &&
                      strcmp(p->repository, t->ref.repository) != 0;
     struct source from = {0};

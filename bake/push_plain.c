@@ -108,7 +108,8 @@ static int open_top(struct top *top, struct push *p, struct image *i, const stru
     AUTO_FREE char *inputs =
         mem_printf("tb2-bake plain layer 1 %d\n%s\n", (int)p->options.compression,
                    top->lower ? digest_print(&lower, text) : "nothing");
-    AUTO_FREE char *all = inputs ? mem_printf("%s%s\n", inputs, digest_print(&t->disk, text)) : NULL;
+    AUTO_FREE char *all =
+        inputs ? mem_printf("%s%s\n", inputs, digest_print(&t->disk, text)) : NULL;
     if (!all)
         return err_nomem(e, "layer");
     digest_bytes(&top->blob.key, all, strlen(all));

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <ext2fs/ext2_fs.h>
 #include <ext2fs/ext2fs.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,8 @@ enum {
 /* What all reads of metadata together may come to: this, and so many times the disk. */
 #define BUDGET_MIN ((uint64_t)64 << 20)
 #define BUDGET_TIMES 8
+
+#define ACL_PREFIX "system.posix_acl_"
 
 /* More than ext4 holds with blocks of 4 KiB. */
 #define FILE_SIZE_MAX ((uint64_t)16 << 40)
@@ -247,6 +250,7 @@ struct pending {
 /* A directory whose names are being taken up. */
 struct level {
     uint32_t node;
+    size_t path_len;
     size_t next, end; /* in `pending` */
 };
 
@@ -305,15 +309,29 @@ static int by_name(const void *a, const void *b, void *names)
     return strcmp((const char *)names + x->name, (const char *)names + y->name);
 }
 
+/* Whether the directory can be entered, and the length of its path. */
+static int check_place(const struct walk *w, const struct node *n, size_t *path_len)
+{
+    const struct level *above = w->depth > 0 ? &w->levels[w->depth - 1] : NULL;
+    *path_len = above ? above->path_len + 1 + strlen(name_of(w->reader, n)) : 0;
+    for (size_t i = 0; i < w->depth; i++) {
+        if (w->reader->nodes[w->levels[i].node].inode == n->inode)
+            return err_set(w->e, ERR_CORRUPT, "a directory below itself");
+    }
+    if (w->depth == DEPTH_MAX || *path_len + 1 + NAME_MAX >= LIMIT_PATH)
+        return err_set(w->e, ERR_LIMIT, "directories are nested too deeply");
+    return 0;
+}
+
 /* Reads the names of a directory and makes it the one in hand. */
 static int enter(struct walk *w, size_t node)
 {
     struct ext4_reader *r = w->reader;
     size_t first = w->count;
-    if (w->depth == DEPTH_MAX)
-        return err_set(w->e, ERR_LIMIT, "directories are nested too deeply");
-    int rc =
-        mem_grow(&w->levels, &w->level_capacity, w->depth + 1, sizeof(*w->levels), w->e);
+    size_t path_len;
+    int rc = check_place(w, &r->nodes[node], &path_len);
+    if (rc == 0)
+        rc = mem_grow(&w->levels, &w->level_capacity, w->depth + 1, sizeof(*w->levels), w->e);
     if (rc < 0)
         return rc;
     errcode_t code = ext2fs_dir_iterate2(r->fs, r->nodes[node].inode, 0, NULL, on_name, w);
@@ -326,7 +344,7 @@ static int enter(struct walk *w, size_t node)
         if (by_name(&w->pending[i - 1], &w->pending[i], r->names.data) == 0)
             return err_set(w->e, ERR_CORRUPT, "it has a name twice");
     }
-    w->levels[w->depth++] = (struct level){(uint32_t)node, first, w->count};
+    w->levels[w->depth++] = (struct level){(uint32_t)node, path_len, first, w->count};
     return 0;
 }
 
@@ -350,12 +368,9 @@ static int find_type(uint8_t *out, bool *skip, uint32_t mode, struct err *e)
     static const struct {
         uint32_t format;
         enum ext4_type type;
-    } types[] = {{S_IFREG, EXT4_FILE},
-                 {S_IFDIR, EXT4_DIRECTORY},
-                 {S_IFLNK, EXT4_SYMLINK},
-                 {S_IFCHR, EXT4_CHARACTER_DEVICE},
-                 {S_IFBLK, EXT4_BLOCK_DEVICE},
-                 {S_IFIFO, EXT4_FIFO}};
+    } types[] = {{S_IFREG, EXT4_FILE},         {S_IFDIR, EXT4_DIRECTORY},
+                 {S_IFLNK, EXT4_SYMLINK},      {S_IFCHR, EXT4_CHARACTER_DEVICE},
+                 {S_IFBLK, EXT4_BLOCK_DEVICE}, {S_IFIFO, EXT4_FIFO}};
     *skip = (mode & S_IFMT) == S_IFSOCK;
     for (size_t i = 0; i < ARRAY_LEN(types); i++) {
         if ((mode & S_IFMT) == types[i].format) {
@@ -458,7 +473,8 @@ static int add_extent(struct ext4_reader *r, const struct ext4_extent *x, struct
         return err_set(e, ERR_CORRUPT, "its blocks are outside the disk");
     if (r->extent_count == EXTENTS_MAX)
         return err_set(e, ERR_LIMIT, "it is in more than %d pieces", EXTENTS_MAX);
-    int rc = mem_grow(&r->extents, &r->extent_capacity, r->extent_count + 1, sizeof(*r->extents), e);
+    int rc =
+        mem_grow(&r->extents, &r->extent_capacity, r->extent_count + 1, sizeof(*r->extents), e);
     if (rc == 0)
         r->extents[r->extent_count++] = *x;
     return rc;
@@ -491,7 +507,8 @@ static int read_extent_tree(struct ext4_reader *r, uint32_t number, struct ext2_
         return library_error(r, e, code, "reading its blocks");
     code = ext2fs_extent_get(handle, EXT2_EXTENT_ROOT, &x);
     while (rc == 0 && code == 0) {
-        bool wanted = (x.e_flags & EXT2_EXTENT_FLAGS_LEAF) && !(x.e_flags & EXT2_EXTENT_FLAGS_UNINIT);
+        bool wanted =
+            (x.e_flags & EXT2_EXTENT_FLAGS_LEAF) && !(x.e_flags & EXT2_EXTENT_FLAGS_UNINIT);
         if (wanted)
             rc = add_blocks(r, size, x.e_lblk, x.e_len, x.e_pblk, e);
         code = ext2fs_extent_get(handle, EXT2_EXTENT_NEXT, &x);
@@ -565,6 +582,7 @@ static int read_target(struct ext4_reader *r, uint32_t number, struct ext2_inode
 
 struct xattr_list {
     struct ext4_reader *reader;
+    struct ext2_xattr_handle *handle;
     struct err *e;
     int rc;
 };
@@ -587,10 +605,37 @@ static int take_xattr(struct ext4_reader *r, const char *name, const void *value
     return rc;
 }
 
+/* Entries that name nobody have this for a number (include/uapi/linux/posix_acl_xattr.h); the library leaves
+ * a 0 there. */
+static void settle_acl(uint8_t *acl, size_t len)
+{
+    enum { HEAD_LEN = 4, ENTRY_LEN = 8, ID_AT = 4, TAG_USER = 2, TAG_GROUP = 8 };
+    for (size_t at = HEAD_LEN; at + ENTRY_LEN <= len; at += ENTRY_LEN) {
+        if (acl[at] != TAG_USER && acl[at] != TAG_GROUP)
+            memset(acl + at + ID_AT, 0xff, ENTRY_LEN - ID_AT);
+    }
+}
+
+/* ACLs have a form of their own on the disk; asked for by name, they come as the kernel gives them. */
+static int take_acl(struct xattr_list *l, const char *name)
+{
+    void *value = NULL;
+    size_t len = 0;
+    errcode_t code = ext2fs_xattr_get(l->handle, name, &value, &len);
+    if (code)
+        return library_error(l->reader, l->e, code, "reading its attributes");
+    settle_acl(value, len);
+    int rc = take_xattr(l->reader, name, value, len, l->e);
+    ext2fs_free_mem(&value);
+    return rc;
+}
+
 static int on_xattr(char *name, char *value, size_t len, void *ctx)
 {
     struct xattr_list *l = ctx;
-    l->rc = take_xattr(l->reader, name, value, len, l->e);
+    l->rc = strncmp(name, ACL_PREFIX, strlen(ACL_PREFIX)) == 0
+                ? take_acl(l, name)
+                : take_xattr(l->reader, name, value, len, l->e);
     return l->rc < 0 ? XATTR_ABORT : 0;
 }
 
@@ -608,6 +653,7 @@ static int read_xattrs(struct ext4_reader *r, uint32_t number, struct err *e)
     r->xattr_count = 0;
     r->xattr_bytes.len = 0;
     errcode_t code = ext2fs_xattrs_open(r->fs, number, &handle);
+    l.handle = handle;
     if (code == 0)
         code = ext2fs_xattrs_read(handle);
     if (code == 0)
