@@ -8,8 +8,11 @@
 
 #include "bake/bake.h"
 #include "bake/history.h"
+#include "bake/machine_host.h"
+#include "bake/memory.h"
 #include "bake/remote.h"
 #include "bake/schedule.h"
+#include "bake/secrets.h"
 #include "bake/vm.h"
 #include "base/cancel.h"
 #include "blockdev/blockdev.h"
@@ -92,15 +95,35 @@ struct crew *ingest_gate_crew(struct ingest_gate *g);
 struct machine_room {
     struct store *store;
     struct chunk_cache *cache;
+    struct memory_room *memory;
     struct guest_kernel kernel;
-    enum vm_accel accel; /* resolved: KVM or TCG */
-    char *vmm;           /* vm_version */
+    char *cache_dir;
+    char *cpu_template;       /* NULL: none */
+    enum vm_accel accel;      /* resolved: KVM or TCG */
+    struct machine_host host; /* with KVM alone */
+    const struct vm_driver *driver;
+    char *vmm; /* vm_version */
     const struct cancel *cancel;
 };
-/* Finds kernel, accelerator and QEMU; ERR_NOTFOUND with a hint when something is missing. */
-int machine_room_open(struct machine_room *r, struct store *s, const char *cache_dir,
-                      enum vm_accel accel, const struct cancel *c, struct err *e) MUST_USE;
+/* What guests are wanted to run in; borrowed for the call. */
+struct machine_wants {
+    const char *cache_dir;
+    const struct vm_driver *driver; /* NULL: the one that fits best */
+    enum vm_accel accel;
+    const char *made_by;      /* VMM of the template that is to be restored; NULL: none is */
+    bool user_network;        /* some guest needs a user-mode network card */
+    const char *cpu_template; /* vm_options; NULL: none */
+    const struct cancel *cancel;
+};
+/* Finds kernel, VMM and accelerator, and logs why these; ERR_NOTFOUND with a hint when something is
+ * missing, ERR_UNSUPPORTED when what is asked for cannot be had. */
+int machine_room_open(struct machine_room *r, struct store *s, const struct machine_wants *w,
+                      struct err *e) MUST_USE;
 void machine_room_close(struct machine_room *r); /* a zeroed one is fine */
+/* A snapshot fits only the machine it was made with: ERR_UNSUPPORTED naming the field that differs.
+ * Before anything is loaded. */
+int machine_room_fits(const struct machine_room *r, const struct template *t,
+                      struct err *e) MUST_USE;
 /* Processors of this machine, at least 1: how many threads work on one layer or one file. */
 size_t machine_cores(void);
 
@@ -111,23 +134,43 @@ struct guest_options {
     uint32_t cpus;
     uint64_t memory_mb;
     bool network;
-    /* Chunks that the disk's readers will want, borrowed for the call: fetched ahead where the store has a
-     * source. */
+    bool scrub;          /* a boot: the guest's kernel clears memory as it is freed */
+    bool snapshot_again; /* of a restore: guest_snapshot can be made of it */
+    const char *console; /* file of the store that gets the console log at the end; NULL: none */
+    /* Chunks that will be read, borrowed for the call: fetched ahead where the store has a source, and
+     * unpacked ahead where they are here. */
     const struct digest *ahead;
     size_t ahead_count;
 };
 
 struct guest {
     const struct machine_room *room;
-    char *dir; /* sockets, console log, memory; removed with the guest */
-    char *memory_path;
-    struct bdev *leaf;      /* the map; belongs to `disk` */
-    struct bdev *disk;      /* copy-on-write over it */
-    struct prefetch *ahead; /* NULL: nothing is fetched ahead */
+    char *console;               /* see guest_options */
+    char *dir;                   /* sockets, console log, memory; removed with the guest */
+    char *memory_path;           /* a file of its own, of a boot or a copied memory */
+    struct memory_image *memory; /* of a restore; NULL: booted */
+    struct bdev *leaf;           /* the map; belongs to `disk` */
+    struct bdev *disk;           /* copy-on-write over it */
+    struct guest_disk *front;    /* what a VMM without NBD has as its disk; NULL: `nbd` */
+    struct prefetch *ahead;      /* NULL: nothing is fetched ahead */
     struct nbd_server *nbd;
     struct vm *vm;
     struct agent *agent; /* NULL before connect and after disconnect */
+    uint64_t memory_mb;
+    int64_t clock_error_ns;         /* of its clock when it was set, at most */
+    struct agent_packages packages; /* as they were when the steps began */
 };
+
+/* The disk of a guest that is being made, and its end (guest_disk.c). */
+int guest_disk_start(struct guest *g, const struct block_map *disk, struct err *e) MUST_USE;
+void guest_disk_stop(struct guest *g);
+/* Of a block device or a file, for vm_options.disk_path; NULL with NBD. */
+const char *guest_disk_path(const struct guest *g);
+/* Brings what the guest changed into `disk`, which a VMM that writes to a file of its own does not.
+ * Before bdev_cow_seal, while the guest's disk is frozen or the guest is gone. */
+int guest_disk_settle(struct guest *g, struct err *e) MUST_USE;
+/* Removes devices that killed processes left. */
+void guest_disk_sweep(const struct machine_room *r);
 
 /* Boots from the kernel; returns when the agent has answered and has the right time. */
 int guest_boot(struct guest **out, const struct machine_room *r, const struct guest_options *o,
@@ -136,6 +179,17 @@ int guest_boot(struct guest **out, const struct machine_room *r, const struct gu
  * reseeded random generator and a thawed disk. */
 int guest_restore(struct guest **out, const struct machine_room *r, const struct guest_options *o,
                   const struct template *t, struct err *e) MUST_USE;
+/* Sets the guest's clock and makes sure that it is right within a second (guest_clock.c). */
+int guest_set_clock(struct guest *g, struct err *e) MUST_USE;
+/* Notes the state of the image's packages before the steps. */
+int guest_note_packages(struct guest *g, struct err *e) MUST_USE;
+/* Before a snapshot: waits a while for package managers to end. ERR_STEP, naming them, when they do not,
+ * or when packages are half installed that were not so when they were noted (quiesce.c). */
+int guest_quiesce(struct guest *g, struct err *e) MUST_USE;
+/* Appends the console log to the file of guest_options.console; none where there is none (guest_console.c). */
+void guest_keep_console(const struct guest *g);
+/* Restores write the guest's memory to a file: they need that much disk. */
+bool guest_memory_is_copied(const struct machine_room *r);
 void guest_free(struct guest *g);
 DEFINE_AUTO(guest, guest_free)
 #define AUTO_GUEST CLEANUP(guest_free_auto_)
@@ -146,13 +200,18 @@ DEFINE_AUTO(guest, guest_free)
  * disk that a restore read. */
 #define TRACE_BOOT "boot_trace"
 #define TRACE_RESTORE "restore_trace"
+/* Extents of memory, the first of each chunk, that a restore read; with them `memory_read`, the bytes of
+ * memory that were read then. */
+#define TRACE_MEMORY "memory_trace"
 
 enum { TRACE_DELTA_MAX = 512 }; /* extents that steps changed and a boot fetches ahead */
 
-/* Notes what has been read of the guest's disk so far. */
+/* Notes what has been read of the guest's disk so far; with TRACE_RESTORE also of its memory, unless that was
+ * copied to a file. */
 int trace_note(struct json *document, const char *member, const struct guest *g,
                struct err *e) MUST_USE;
-/* The chunks of a noted trace, for free(); none where the record has no such member. */
+/* The chunks of a noted trace, for free(); none where the record has no such member. TRACE_RESTORE stands for
+ * all that a restore reads: device state, memory, disk. */
 int trace_chunks(struct digest **out, size_t *count, const struct template *t, struct store *s,
                  const char *member, struct err *e) MUST_USE;
 
@@ -178,13 +237,44 @@ struct output_tap {
     void *ctx;
 };
 
-/* Runs the recipe's steps; `context` is updated. Errors name the step and its last output. */
-int guest_run_steps(struct guest *g, const struct recipe *r, struct guest_context *context,
-                    const struct output_tap *tap, struct err *e) MUST_USE;
+/* Reads what copy steps and grafts of directories and tarballs lay, for their digests (has_content): before
+ * recipe_canonical. ERR_INPUT with the step's line. */
+int recipe_read_files(struct recipe *r, const struct cancel *c, struct err *e) MUST_USE;
+/* Lays files of the host in the guest's tree, as docs/formats/recipe.md says of `copy`; a `to` that is relative
+ * starts from `workdir`. ERR_STEP when they are not those of f->content any more. */
+int guest_lay_files(struct guest *g, const struct recipe_files *f, const char *workdir,
+                    struct err *e) MUST_USE;
+
+/* A recipe's steps in one guest: what they need, and what they leave for each other. */
+struct step_run {
+    const struct recipe *recipe;
+    struct guest_context *context;    /* as the steps so far have left it */
+    const struct output_tap *tap;     /* may be NULL */
+    const struct secret_set *secrets; /* values; NULL: none was given */
+    struct buf earlier; /* ends of what earlier steps printed to stderr; zeroed at first */
+};
+void step_run_fini(struct step_run *run);
+
+/* Runs one step; run->context is updated. Errors name the step and its last output. */
+int guest_run_step(struct guest *g, struct step_run *run, size_t index, struct err *e) MUST_USE;
+/* For a step whose effects on the guest are there already: updates run->context alone. */
+int guest_skip_step(struct step_run *run, size_t index, struct err *e) MUST_USE;
+/* Runs all steps. */
+int guest_run_steps(struct guest *g, struct step_run *run, struct err *e) MUST_USE;
+
+/* ERR_STEP, naming the secret, where a value is in what the guest has written to its disk. */
+int guest_search_disk(struct guest *g, const struct secret_set *set, struct err *e) MUST_USE;
+/* The same of its memory and its device state, when the machine has stopped. `set` may be NULL. */
+int guest_search_memory(const struct guest *g, const char *state_path, const struct secret_set *set,
+                        struct err *e) MUST_USE;
 
 /* Starts the start command (*process = 0: there is none). */
 int guest_start(struct guest *g, const struct recipe *r, const struct guest_context *context,
                 uint64_t *process, struct err *e) MUST_USE;
+
+/* Fails when the start command (0: there is none) has ended with a failure; an end with status 0 is
+ * fine: it may have left a daemon behind. */
+int guest_check_started(struct guest *g, uint64_t process, struct err *e) MUST_USE;
 
 /* Waits for the ready check to pass; fails at once when the start command has ended with a
  * failure. */
@@ -423,10 +513,12 @@ void remote_template_drop(struct remote *r, const struct digest *key);
 
 struct run {
     const struct bake_options *options;
+    struct cancel cancel; /* that of the options; a lane's threads have limits (stage_limit.c) */
     struct store *store;
     struct recipe *recipe;
     struct json *recipe_json;
-    struct provider *provider; /* NULL: all tasks have the recipe above */
+    struct secret_set *secrets; /* NULL: none was given */
+    struct provider *provider;  /* NULL: all tasks have the recipe above */
     struct image_room images;
     struct machine_room machines;
     struct remote *remote;     /* NULL: none */
@@ -449,6 +541,7 @@ struct run {
     pthread_mutex_t event_lock;
     pthread_mutex_t past_lock;
     int journal_fd;
+    const char *journal; /* its name in the store, borrowed; NULL: there is none */
 };
 
 /* The kinds of work that are limited separately. */
@@ -490,6 +583,9 @@ int run_lock(int *fd, struct store *s, struct err *e) MUST_USE;
  * tasks have the same alias. */
 int run_choose_tasks(struct run *run, struct bake_report *out, struct err *e) MUST_USE;
 
+/* Which entries of a set are meant; every one costs the same. */
+struct task_selection bake_task_selection(const struct bake_selection *s);
+
 /* What is 0 becomes what fits this machine. */
 struct bake_limits bake_settle_limits(const struct bake_limits *l);
 /* MB that are free where the guests' memory files and deltas go. */
@@ -516,6 +612,13 @@ int provider_apply(const struct provider *p, struct baking *b, struct err *e) MU
 /* Says so where a provider's alias is another than the rule's. */
 void provider_compare_alias(const struct baking *b, const char *ours);
 
+/* The calling thread's time for the stage that the task has begun. */
+void stage_limit_begin(const struct baking *b);
+/* It works on no task's stage any more. */
+void stage_limit_end(const struct run *run);
+/* Where the time was up, says so, and which option allows more. */
+void stage_limit_explain(const struct baking *b, struct err *e);
+
 /* For the scheduler (task.c): the first lane of a task, its work in the lane it is in, its end when
  * the run was told to stop. */
 struct schedule_next task_first(void *run, size_t index);
@@ -528,14 +631,53 @@ int task_why(struct baking *b, char **out, struct err *e) MUST_USE;
 /* Boot, steps, ready, snapshot: the template's document. */
 int warm_task(struct baking *b, const struct block_map *disk, const struct digest *base_disk,
               const struct digest *key, struct json **document, struct err *e) MUST_USE;
-/* Restores what the record says in a fresh VM and passes its ready check. *ready_ms: start of the
- * VMM to ready. What was read of the disk is noted in `document` (NULL: nowhere). */
-int prove_template(const struct template *t, const struct machine_room *r, struct json *document,
-                   int64_t *ready_ms, struct err *e) MUST_USE;
-/* A running copy of the template; the caller frees the guest, then *disk, which it borrows, whatever
- * the result. */
-int template_open_copy(struct guest **out, struct block_map **disk, const struct template *t,
+
+/* ---- Kept copies (kept.c) ---------------------------------------------------------------------- */
+
+/* Syncs, freezes and snapshots a guest, whose disk lies over `base`: the digests of its maps go into the
+ * document (warm.c). An error if a secret (NULL: there are none) is found in its memory. The guest can
+ * only be freed after that, whatever the result. */
+int guest_snapshot(struct guest *g, const struct block_map *base, const struct secret_set *secrets,
+                   struct json *document, struct err *e) MUST_USE;
+
+struct kept_reason {
+    const char *name;                 /* of the copy; one that has it is replaced */
+    const char *text;                 /* for people: why it is there */
+    const struct secret_set *secrets; /* that must not be in it; NULL: none */
+};
+/* As guest_snapshot; then the copy is in the store, with a document made from this one. */
+int kept_snapshot(struct guest *g, const struct block_map *base, const struct json *document,
+                  const struct kept_reason *why, struct err *e) MUST_USE;
+int kept_put(struct store *s, const char *name, const struct json *document,
+             struct err *e) MUST_USE;
+/* True for what may be an alias or the name of a copy. */
+bool alias_is_legal(const char *name);
+
+/* ---- Copies of templates, and the proof (use.c, prove.c, disk_check.c) ------------------------ */
+
+/* A running copy; the guest borrows `disk`. */
+struct template_copy {
+    struct block_map *disk;
+    struct guest *guest;
+};
+/* template_copy_fini, whatever the result. */
+int template_open_copy(struct template_copy *out, const struct template *t,
                        const struct machine_room *r, struct err *e) MUST_USE;
+void template_copy_fini(struct template_copy *c); /* a zeroed one is fine */
+/* Waits for the template's own ready check. */
+int template_check_ready(struct guest *g, const struct template *t, struct err *e) MUST_USE;
+
+/* Restores what the record says twice and finds it right, or an error says what is not. What was
+ * found and read is noted in `document` (NULL: nowhere). */
+int prove_template(const struct template *t, const struct machine_room *r, struct json *document,
+                   struct proof *out, struct err *e) MUST_USE;
+/* ERR_CORRUPT when two blocks of 16 bytes are the same; sorts them. */
+int prove_random(void *bytes, size_t len, struct err *e) MUST_USE;
+/* ERR_CORRUPT unless e2fsck finds the disk (a map's name) clean; *orphans counts deleted files that are
+ * open, which are no fault. ERR_NOTFOUND with a hint: no e2fsck. */
+int disk_check(const struct digest *disk, const struct machine_room *r, uint32_t *orphans,
+               struct err *e) MUST_USE;
+
 int register_template(struct baking *b, const struct template *t, struct err *e) MUST_USE;
 
 /* Events: stage changes, progress, output; also written to the journal. */
@@ -546,6 +688,14 @@ void baking_finish(struct baking *b);
 void baking_wait(struct baking *b);
 void baking_retried(struct baking *b, const struct err *why);
 void run_event(struct run *run, const struct bake_event *event);
+
+/* Names the file for the console log of the task's machines, beside the run's journal. */
+void baking_name_console(struct baking *b);
+
+/* Events about what registries grant, while the run goes on and someone listens. */
+struct traffic_watch;
+int traffic_watch_start(struct traffic_watch **out, struct run *run, struct err *e) MUST_USE;
+void traffic_watch_stop(struct traffic_watch *w);
 
 /* Opens the run's journal; *path is its name in the store, free with free(). */
 int journal_open(struct run *run, char **path, struct err *e) MUST_USE;

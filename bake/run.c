@@ -35,10 +35,12 @@ static uint64_t machine_memory_mb(void)
     return pages > 0 && page_size > 0 ? (uint64_t)pages * (uint64_t)page_size >> 20 : 1024;
 }
 
+/* Half as many again as cores: of a machine's time about a third goes by in waiting, for the disk
+ * and for what it started to become ready. */
 unsigned bake_default_jobs(void)
 {
     uint64_t by_memory = machine_memory_mb() * 3 / 4 / GUEST_MEMORY_DEFAULT_MB;
-    uint64_t jobs = machine_cores();
+    uint64_t jobs = ((uint64_t)machine_cores() * 3 + 1) / 2;
     if (jobs > by_memory)
         jobs = by_memory;
     return jobs < 1 ? 1 : jobs > JOBS_MAX ? JOBS_MAX : (unsigned)jobs;
@@ -75,7 +77,9 @@ static int open_server(struct run *run, struct err *e)
     struct e2b_options server = {.api_url = o->e2b_api_url,
                                  .api_key = o->e2b_api_key,
                                  .sandbox_url = o->e2b_sandbox_url,
-                                 .cancel = o->cancel};
+                                 .cancel = &run->cancel};
+    if (o->stage_limits_ms[STAGE_REGISTER] > 0)
+        server.build_timeout_ms = o->stage_limits_ms[STAGE_REGISTER];
     return e2b_new(&run->server, &server, e);
 }
 
@@ -88,7 +92,7 @@ static int open_remote(struct run *run, struct err *e)
                                     .docker_config = o->images.docker_config,
                                     .plain_http_hosts = o->images.plain_http_hosts,
                                     .lease_ms = o->remote_lease_ms,
-                                    .cancel = o->cancel};
+                                    .cancel = &run->cancel};
     int rc = remote_open(&run->remote, run->store, &remote, e);
     run->images.remote = run->remote;
     return rc;
@@ -100,6 +104,13 @@ static int load_recipe(struct run *run, struct err *e)
     if (rc < 0)
         return run_blame_input(
             e, "--recipe is the path of a recipe file or the name of a shipped one");
+    rc = recipe_read_files(run->recipe, run->options->cancel, e);
+    if (rc == 0)
+        rc = secrets_open(&run->secrets, run->options->secrets, run->options->secret_count, e);
+    if (rc == 0 && !run->plan_only)
+        rc = secrets_check(run->secrets, run->recipe, e);
+    if (rc < 0)
+        return rc;
     run->recipe_json = recipe_canonical(run->recipe);
     return run->recipe_json ? 0 : err_nomem(e, "recipe");
 }
@@ -107,6 +118,7 @@ static int load_recipe(struct run *run, struct err *e)
 static void run_init(struct run *run, struct store *s, const struct bake_options *o, bool plan_only)
 {
     *run = (struct run){.options = o, .store = s, .journal_fd = -1, .plan_only = plan_only};
+    run->cancel = (struct cancel){.fd = cancel_fd(o->cancel)};
     run->limits = bake_settle_limits(&o->limits);
     pthread_mutex_init(&run->event_lock, NULL);
     pthread_mutex_init(&run->past_lock, NULL);
@@ -114,17 +126,36 @@ static void run_init(struct run *run, struct store *s, const struct bake_options
     slots_init(&run->cpu, run->limits.cpu);
 }
 
+static int open_machines(struct run *run, struct err *e)
+{
+    const struct bake_options *o = run->options;
+    struct machine_wants wants = {.cache_dir = o->cache_dir,
+                                  .driver = o->vmm,
+                                  .accel = o->accel,
+                                  .cpu_template = o->cpu_template,
+                                  .cancel = &run->cancel};
+    for (size_t i = 0; i < run->count; i++) {
+        const struct baking *b = &run->bakings[i];
+        wants.user_network =
+            wants.user_network || (b->task && b->recipe && b->task->allow_internet &&
+                                   b->recipe->network == RECIPE_NETWORK_USER);
+    }
+    return machine_room_open(&run->machines, run->store, &wants, e);
+}
+
 /* Kernel and VMM are part of every task's key; what is missing is missing for all of them. */
 static int run_open(struct run *run, struct bake_report *out, struct err *e)
 {
     const struct bake_options *o = run->options;
-    int rc = load_recipe(run, e);
+    int rc = cancel_limited_init(&run->cancel, o->cancel, e);
+    if (rc == 0)
+        rc = load_recipe(run, e);
     if (rc == 0)
         rc = history_load(&run->history, run->store, e);
     if (rc == 0)
         rc = pins_open(&run->pins, &o->pins, e);
     if (rc == 0)
-        rc = image_room_open(&run->images, run->store, &o->images, o->cancel, e);
+        rc = image_room_open(&run->images, run->store, &o->images, &run->cancel, e);
     run->images.pins = run->pins;
     run->images.network = &run->network;
     if (rc == 0)
@@ -137,14 +168,14 @@ static int run_open(struct run *run, struct bake_report *out, struct err *e)
                                               .compression = o->push_compression,
                                               .in_run = true,
                                               .images = o->images,
-                                              .cancel = o->cancel},
+                                              .cancel = &run->cancel},
                        e);
     if (rc == 0)
         rc = run_choose_tasks(run, out, e);
     if (rc == 0 && out->count > 0 && o->images.offline)
         rc = guest_kernel_check(o->cache_dir, e);
     if (rc == 0 && out->count > 0)
-        rc = machine_room_open(&run->machines, run->store, o->cache_dir, o->accel, o->cancel, e);
+        rc = open_machines(run, e);
     out->vm_jobs = run->limits.vm;
     return rc;
 }
@@ -171,11 +202,13 @@ static void run_close(struct run *run)
     json_free(run->past);
     json_free(run->recipe_json);
     recipe_free(run->recipe);
+    secrets_free(run->secrets);
     slots_fini(&run->network);
     slots_fini(&run->cpu);
     pthread_mutex_destroy(&run->event_lock);
     pthread_mutex_destroy(&run->past_lock);
     file_close(&run->journal_fd);
+    cancel_limited_fini(&run->cancel);
 }
 
 /* ---- Tasks ---- */
@@ -285,7 +318,11 @@ int run_lock(int *fd, struct store *s, struct err *e)
 
 static int finish_run(struct run *run, struct bake_report *out, int64_t start_ms, struct err *e)
 {
-    int rc = run_tasks(run, e);
+    struct traffic_watch *watch = NULL;
+    int rc = traffic_watch_start(&watch, run, e);
+    if (rc == 0)
+        rc = run_tasks(run, e);
+    traffic_watch_stop(watch);
     if (rc == 0)
         rc = fill_report(out, run, start_ms, e);
     return rc < 0 ? rc : save_pins(run, out, e);
@@ -308,6 +345,7 @@ int bake_run(struct bake_report *out, struct store *s, const struct bake_options
     rc = run_open(&run, out, e);
     if (rc == 0 && out->count > 0)
         rc = journal_open(&run, &out->journal, e);
+    run.journal = out->journal;
     if (rc == 0) {
         run_event(&run, &(struct bake_event){.kind = EVENT_RUN_STARTED, .count = out->count});
         rc = finish_run(&run, out, start_ms, e);
@@ -365,6 +403,7 @@ void bake_report_fini(struct bake_report *r)
         free_text(r->results[i].image);
         free_text(r->results[i].why);
         free_text(r->results[i].pushed);
+        free_text(r->results[i].console);
     }
     free(r->results);
     for (size_t i = 0; i < r->move_count; i++)

@@ -69,7 +69,7 @@ static int compare(struct baking *b, const struct template *t, struct buf *out, 
     char kernel[DIGEST_TEXT_MAX];
     digest_print(&b->image->manifest.digest, manifest);
     digest_print(&run->machines.kernel.digest, kernel);
-    const bool network = b->task->allow_internet && b->recipe->network == RECIPE_NETWORK_USER;
+    const bool network = b->task->allow_internet && b->recipe->network != RECIPE_NETWORK_NONE;
     const struct {
         const char *name;
         bool same;
@@ -81,7 +81,7 @@ static int compare(struct baking *b, const struct template *t, struct buf *out, 
         {"storage", same_number(d, "storage_mb", b->task->storage_mb)},
         {"network", t->network == network},
         {"guest kernel", same_text(d, "kernel", kernel)},
-        {"QEMU", same_text(d, "vmm", run->machines.vmm)},
+        {"VMM", same_text(d, "vmm", run->machines.vmm)},
         {"accelerator", same_text(d, "accel", run->machines.accel == VM_ACCEL_KVM ? "kvm" : "tcg")},
         {"format", same_number(d, "format", FORMAT_VERSION)},
     };

@@ -114,7 +114,6 @@ static errcode_t channel_close(io_channel channel)
 }
 
 static errcode_t channel_open(const char *name, int flags, io_channel *out);
-
 static struct struct_io_manager device_manager = {
     .magic = EXT2_ET_MAGIC_IO_MANAGER,
     .name = "tb2 block device",
@@ -291,14 +290,13 @@ static int take_name(struct walk *w, const char *name, size_t len, uint32_t inod
     return rc;
 }
 
-static int on_name(ext2_ino_t dir UNUSED, int entry, struct ext2_dir_entry *d, int off UNUSED,
-                   int size UNUSED, char *block UNUSED, void *ctx)
+static int on_name(struct ext2_dir_entry *d, int off UNUSED, int size UNUSED, char *block UNUSED,
+                   void *ctx)
 {
     struct walk *w = ctx;
     size_t len = (size_t)ext2fs_dirent_name_len(d);
-    bool dots = entry == DIRENT_DOT_FILE || entry == DIRENT_DOT_DOT_FILE ||
-                (len == 1 && d->name[0] == '.') || (len == 2 && memcmp(d->name, "..", 2) == 0);
-    w->rc = dots ? 0 : take_name(w, d->name, len, d->inode);
+    bool dots = len <= 2 && memcmp(d->name, "..", len) == 0;
+    w->rc = dots && len > 0 ? 0 : take_name(w, d->name, len, d->inode);
     return w->rc < 0 ? DIRENT_ABORT : 0;
 }
 
@@ -334,7 +332,7 @@ static int enter(struct walk *w, size_t node)
         rc = mem_grow(&w->levels, &w->level_capacity, w->depth + 1, sizeof(*w->levels), w->e);
     if (rc < 0)
         return rc;
-    errcode_t code = ext2fs_dir_iterate2(r->fs, r->nodes[node].inode, 0, NULL, on_name, w);
+    errcode_t code = ext2fs_dir_iterate(r->fs, r->nodes[node].inode, 0, NULL, on_name, w);
     if (w->rc < 0)
         return w->rc;
     if (code)

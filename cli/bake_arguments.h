@@ -18,6 +18,7 @@ struct bake_arguments {
     struct text_list names;
     struct text_list excludes;
     struct text_list update_names;
+    struct text_list secrets;
     struct text_list owned; /* texts that the lists point into */
     const char *recipe;
     char *recipe_path;
@@ -42,6 +43,8 @@ int take_shard(void *bake_arguments, const char *value, struct err *e) MUST_USE;
 int take_vm_jobs(void *bake_arguments, const char *value, struct err *e) MUST_USE;
 int take_memory(void *bake_arguments, const char *value, struct err *e) MUST_USE;
 int take_recipe(void *bake_arguments, const char *value, struct err *e) MUST_USE;
+extern const char stage_timeout_help[];
+int take_stage_timeout(void *bake_arguments, const char *value, struct err *e) MUST_USE;
 int take_remote(void *bake_arguments, const char *value, struct err *e) MUST_USE;
 
 #define SELECTION_OPTION_ROWS                                                                      \

@@ -29,8 +29,10 @@ enum {
 
 /* Options of every command, after the command word. */
 struct global_options {
-    char *store_path; /* absolute or relative; never NULL after parsing */
-    char *cache_dir;  /* absolute */
+    char *store_path;            /* absolute or relative; never NULL after parsing */
+    char *cache_dir;             /* absolute */
+    const struct vm_driver *vmm; /* NULL: chosen */
+    const char *cpu_template;    /* NULL: none */
     enum vm_accel accel;
     bool json;
     bool verbose;
@@ -60,6 +62,9 @@ extern const struct command command_golden;
 extern const struct command command_ls;
 extern const struct command command_show;
 extern const struct command command_run;
+extern const struct command command_exec;
+extern const struct command command_shell;
+extern const struct command command_kept;
 extern const struct command command_verify;
 extern const struct command command_disk;
 extern const struct command command_push;
@@ -77,6 +82,7 @@ extern const struct command command_server;
 /* Long options that every command takes; `option_global` handles them. */
 #define GLOBAL_LONG_OPTIONS                                                                        \
     {"store", required_argument, NULL, 's'}, {"cache", required_argument, NULL, 'c'},              \
+        {"vmm", required_argument, NULL, 'm'}, {"cpu-template", required_argument, NULL, 'T'},     \
         {"accel", required_argument, NULL, 'a'}, {"json", no_argument, NULL, 'j'},                 \
         {"registries", required_argument, NULL, 'N'}, {"ca", required_argument, NULL, 'C'},        \
         {"verbose", no_argument, NULL, 'v'},                                                       \
@@ -122,7 +128,7 @@ int open_network(struct registry_network *out, const struct global_options *g,
 bool is_command(const char *name);
 
 /* Prints an error's text, which may end with lines that a guest printed, and its hint, each line
- * after `indent` and all but the first further right. */
+ * after `indent` and all but the first further right; the hint after an arrow where there are such. */
 void show_error(FILE *to, const char *indent, const struct err *e);
 
 /* "1.5 GB", in 1000s as disks and registries count; returns `text`. */
@@ -130,6 +136,16 @@ enum { SIZE_TEXT_MAX = 24 };
 const char *print_size(uint64_t size, char text[SIZE_TEXT_MAX]);
 /* "4.2 s", "3 m 20 s", "5 h", "2 d"; returns `text`. */
 const char *print_duration(int64_t ms, char text[SIZE_TEXT_MAX]);
+
+struct amount_unit {
+    const char *name;
+    uint64_t factor;
+};
+/* A whole number and one of the units; without a unit the first counts. ERR_INPUT: it is no `what`. */
+int parse_amount(uint64_t *out, const char *value, const struct amount_unit *units, size_t count,
+                 const char *what, struct err *e) MUST_USE;
+/* "90s", "30m", "12h", "7d"; a number alone is seconds. */
+int parse_duration(int64_t *ms, const char *value, struct err *e) MUST_USE;
 
 /* Copies text of a guest so that it cannot drive a terminal: control characters (C1 too) and bytes
  * that are no UTF-8 become spaces. Cut at a character where `to` is too small. */

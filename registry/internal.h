@@ -55,7 +55,9 @@ struct http_options {
     bool plain_http_anywhere;            /* http:// is fine for every host */
     const char *const *plain_http_hosts; /* else for these, and loopback; NULL-terminated or NULL;
                                             borrowed until http_free */
-    const struct cancel *cancel;         /* may be NULL */
+    const char *unix_socket;     /* spoken to instead of the URL's host; NULL: none; borrowed until
+                                http_free */
+    const struct cancel *cancel; /* may be NULL */
 };
 
 enum { HTTP_MIN_RATE = 1024 };
@@ -246,6 +248,8 @@ void gate_leave(struct gates *g, const struct gate_pass *pass, enum gate_answer 
 /* What an answer says about the requests that are left, and the least that any host has left. */
 void gate_note_quota(struct gates *g, const struct gate_pass *pass, uint64_t remaining,
                      uint64_t limit);
+/* How long the gate that stays closed longest does so, at least 1; 0: none is closed. */
+int64_t gates_limited_ms(struct gates *g);
 bool gates_quota(struct gates *g, uint64_t *remaining, uint64_t *limit);
 
 /* ---- Logins (credentials.c) ------------------------------------------------------------- */
