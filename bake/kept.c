@@ -200,7 +200,7 @@ int kept_snapshot(struct guest *g, const struct block_map *base, const struct js
     json_set(kept, "why", json_new_string(why->text));
     json_set(kept, "since", json_new_string(clock_print(clock_wall_ns() / 1000000000, now)));
     json_set(j, "kept", kept);
-    int rc = guest_snapshot(g, base, j, e);
+    int rc = guest_snapshot(g, base, why->secrets, j, e);
     if (rc == 0)
         rc = kept_put(g->room->store, why->name, j, e);
     return rc < 0 ? err_in(e, "keeping the copy '%s'", why->name) : 0;

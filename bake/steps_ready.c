@@ -66,7 +66,7 @@ static int try_ready(struct guest *g, const struct recipe_ready *ready,
         return try_http(g, ready, passed, tail, e);
     struct command c = {.exec = {.timeout_ms = (int64_t)ready->try_timeout_ms}};
     struct capture capture;
-    capture_init(&capture, NULL);
+    capture_init(&capture, NULL, NULL);
     struct agent_result result = {0};
     int rc = prepare_text(g, &c, ready->command, false, e);
     use_context(&c, context);

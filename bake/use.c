@@ -248,11 +248,23 @@ static int run_in_copy(const struct template *t, const struct machine_room *r,
     return kept_snapshot(c.guest, c.disk, t->document, &reason, e);
 }
 
+static int open_room(struct machine_room *room, const struct template *t, struct store *s,
+                     const struct template_use *use, struct err *e)
+{
+    const struct machine_wants wants = {.cache_dir = use->cache_dir,
+                                        .driver = use->vmm,
+                                        .accel = use->accel,
+                                        .made_by = t->vmm,
+                                        .cpu_template = use->cpu_template,
+                                        .cancel = use->cancel};
+    return machine_room_open(room, s, &wants, e);
+}
+
 int template_run(const struct template *t, struct store *s, const struct template_use *use,
                  const struct template_command *command, struct agent_result *result, struct err *e)
 {
     struct machine_room room;
-    int rc = machine_room_open(&room, s, use->cache_dir, use->accel, use->cancel, e);
+    int rc = open_room(&room, t, s, use, e);
     if (rc < 0)
         return rc;
     rc = run_in_copy(t, &room, use, command, result, e);
@@ -331,7 +343,7 @@ int template_verify(const struct template *t, struct store *s, const struct temp
         rc = read_chunks(s, chunks, count, use->cancel, out, e);
     struct machine_room room = {0};
     if (rc == 0)
-        rc = machine_room_open(&room, s, use->cache_dir, use->accel, use->cancel, e);
+        rc = open_room(&room, t, s, use, e);
     if (rc == 0) {
         rc = prove_template(t, &room, NULL, &out->proof, e);
         machine_room_close(&room);

@@ -225,12 +225,10 @@ static int run_session(struct session *s, const char *const *argv)
     AUTO_BUF struct buf input;
     buf_init(&input, STDIN_MAX);
     int rc = open_session(&o, s, &e);
-    struct template_use use = {.cache_dir = g->cache_dir,
-                               .accel = g->accel,
-                               .cancel = g->cancel,
-                               .cold = s->cold,
-                               .keep = s->keep,
-                               .no_prefetch = s->no_prefetch};
+    struct template_use use = template_use_of(g);
+    use.cold = s->cold;
+    use.keep = s->keep;
+    use.no_prefetch = s->no_prefetch;
     struct template_command command = {.argv = argv, .output = forward_output};
     if (rc == 0 && s->keep)
         use.why = why_kept(o.template);

@@ -239,6 +239,15 @@ const struct command command_show = {
 
 /* ---- verify ---- */
 
+struct template_use template_use_of(const struct global_options *g)
+{
+    return (struct template_use){.cache_dir = g->cache_dir,
+                                 .vmm = g->vmm,
+                                 .cpu_template = g->cpu_template,
+                                 .accel = g->accel,
+                                 .cancel = g->cancel};
+}
+
 static int run_verify(struct global_options *g, int argc, char **argv)
 {
     struct template_place place = {.g = g};
@@ -250,7 +259,7 @@ static int run_verify(struct global_options *g, int argc, char **argv)
     AUTO_TEMPLATE struct template *t = NULL;
     struct verify_report report;
     AUTO_REMOTE struct remote *remote = NULL;
-    struct template_use use = {.cache_dir = g->cache_dir, .accel = g->accel, .cancel = g->cancel};
+    struct template_use use = template_use_of(g);
     int rc = open_template(&t, &s, &remote, &place, &e);
     if (rc == 0)
         rc = template_verify(t, s, &use, &report, &e);

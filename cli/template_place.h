@@ -27,4 +27,7 @@ int take_template_remote(void *arguments, const char *value, struct err *e);
 int open_template(struct template **out, struct store **s, struct remote **remote,
                   const struct template_place *p, struct err *e) MUST_USE;
 
+/* How templates are used, as far as the options of every command say it. */
+struct template_use template_use_of(const struct global_options *g);
+
 #endif
