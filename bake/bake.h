@@ -203,12 +203,12 @@ struct bake_options {
     struct bake_limits limits;
     int64_t stage_limits_ms[STAGE_COUNT]; /* 0: bake_stage_limit_ms */
     const char *recipe_path;
-    const char *recipe_from; /* command that says what each task is built from (bake/provider.c);
+    const char *recipe_from;    /* command that says what each task is built from (bake/provider.c);
                                 NULL: the recipe */
     const char *const *secrets; /* NAME=env:VARIABLE, NAME=file:PATH: for steps that name them */
     size_t secret_count;
-    bool force;              /* bake although the template is there */
-    int compression_level;   /* of new chunks, zstd's; 0: the store's default */
+    bool force;            /* bake although the template is there */
+    int compression_level; /* of new chunks, zstd's; 0: the store's default */
     enum vm_accel accel;
     const char *remote_url;  /* remote store shared with other bakers (bake/remote.h); NULL: none */
     int64_t remote_lease_ms; /* see remote_options */
@@ -270,6 +270,11 @@ struct json *bake_moves_json(const struct bake_report *r);
 int bake_plan(struct bake_report *out, struct store *s, const struct bake_options *o,
               struct err *e) MUST_USE;
 void bake_report_fini(struct bake_report *r);
+
+/* Reads a recipe and the files that it lays; *canonical, for json_free, is all of it that can change a
+ * template. Nothing of an image that it grafts is looked at. */
+int recipe_inspect(struct json **canonical, const char *path, const struct cancel *c,
+                   struct err *e) MUST_USE;
 
 /* True if tasks failed, and all of them since a registry or server limits how often it may be asked:
  * the same run later goes on from there. */

@@ -212,8 +212,8 @@ int guest_lay_files(struct guest *g, const struct recipe_files *f, const char *w
 /* A recipe's steps in one guest: what they need, and what they leave for each other. */
 struct step_run {
     const struct recipe *recipe;
-    struct guest_context *context; /* as the steps so far have left it */
-    const struct output_tap *tap;  /* may be NULL */
+    struct guest_context *context;    /* as the steps so far have left it */
+    const struct output_tap *tap;     /* may be NULL */
     const struct secret_set *secrets; /* values; NULL: none was given */
     struct buf earlier; /* ends of what earlier steps printed to stderr; zeroed at first */
 };
@@ -229,8 +229,8 @@ int guest_run_steps(struct guest *g, struct step_run *run, struct err *e) MUST_U
 /* ERR_STEP, naming the secret, where a value is in what the guest has written to its disk. */
 int guest_search_disk(struct guest *g, const struct secret_set *set, struct err *e) MUST_USE;
 /* The same of its memory and its device state, when the machine has stopped. `set` may be NULL. */
-int guest_search_memory(const struct guest *g, const char *state_path,
-                        const struct secret_set *set, struct err *e) MUST_USE;
+int guest_search_memory(const struct guest *g, const char *state_path, const struct secret_set *set,
+                        struct err *e) MUST_USE;
 
 /* Starts the start command (*process = 0: there is none). */
 int guest_start(struct guest *g, const struct recipe *r, const struct guest_context *context,
@@ -478,7 +478,7 @@ struct run {
     struct recipe *recipe;
     struct json *recipe_json;
     struct secret_set *secrets; /* NULL: none was given */
-    struct provider *provider; /* NULL: all tasks have the recipe above */
+    struct provider *provider;  /* NULL: all tasks have the recipe above */
     struct image_room images;
     struct machine_room machines;
     struct remote *remote;     /* NULL: none */

@@ -38,7 +38,8 @@ int guest_search_disk(struct guest *g, const struct secret_set *set, struct err 
     int rc = search_upper(g->disk, &search, e);
     if (rc == 0 && search.found) {
         err_set(e, ERR_STEP, "the step wrote the secret %s to the disk", search.found);
-        rc = err_hint(e, "what it removed again is still on the disk: keep it below /dev/shm instead");
+        rc = err_hint(e,
+                      "what it removed again is still on the disk: keep it below /dev/shm instead");
     }
     secret_search_fini(&search);
     return rc;
@@ -61,8 +62,8 @@ static int search_file(const char *path, const char *what, const struct secret_s
     return rc;
 }
 
-int guest_search_memory(const struct guest *g, const char *state_path,
-                        const struct secret_set *set, struct err *e)
+int guest_search_memory(const struct guest *g, const char *state_path, const struct secret_set *set,
+                        struct err *e)
 {
     if (!set)
         return 0;

@@ -28,7 +28,8 @@ struct match {
     bool begun;
 };
 
-static void try_part(struct match *out, const struct secret_part *part, const uint8_t *at, size_t left)
+static void try_part(struct match *out, const struct secret_part *part, const uint8_t *at,
+                     size_t left)
 {
     size_t len = part->len < left ? part->len : left;
     if ((uint8_t)part->text[0] != at[0] || memcmp(part->text, at, len) != 0)
@@ -57,10 +58,10 @@ static int mask_held(struct secret_mask *m, bool end, struct buf *out, struct er
         struct match match = match_at(m->set, m->held.data + at, m->held.len - at);
         if (match.begun && !end)
             break;
-        if (match.begun && match.len == 0) /* cut off by the end: more of it than may be told */
-            match.len = m->held.len - at >= SECRET_LEN_MIN ? m->held.len - at : 0;
-        rc = match.len > 0 ? buf_add_text(out, mask_text, e)
-                           : buf_add(out, m->held.data + at, 1, e);
+        if (match.begun && m->held.len - at >= SECRET_LEN_MIN) /* cut off by the end */
+            match.len = m->held.len - at;
+        rc =
+            match.len > 0 ? buf_add_text(out, mask_text, e) : buf_add(out, m->held.data + at, 1, e);
         at += match.len > 0 ? match.len : 1;
     }
     buf_drop(&m->held, at);

@@ -8,8 +8,7 @@
 
 enum { ERRORS_KEPT = 4096, MASKED_MAX = 8 << 20 };
 
-void capture_init(struct capture *c, const struct output_tap *tap,
-                  const struct secret_set *secrets)
+void capture_init(struct capture *c, const struct output_tap *tap, const struct secret_set *secrets)
 {
     c->tap = tap;
     buf_init(&c->tail, LIMIT_OUTPUT_TAIL);

@@ -10,11 +10,7 @@
 #include "bake/steps_internal.h"
 #include "base/mem.h"
 
-enum {
-    EARLIER_SHOWN_MAX = 300,
-    EARLIER_MAX = 600,
-    BACKOFF_MAX_MS = 600 * 1000
-};
+enum { EARLIER_SHOWN_MAX = 300, EARLIER_MAX = 600, BACKOFF_MAX_MS = 600 * 1000 };
 
 static int copy_context(struct guest_context *to, const struct guest_context *from,
                         const struct recipe_step *step, struct err *e)
@@ -77,7 +73,8 @@ static int lay_secret(struct guest *g, const struct secret *s, const char *user,
     if (!path)
         return err_nomem(e, "secret");
     const struct agent_copy_target to = {.single = true, .to = path, .owner = user};
-    const struct agent_copy_entry file = {.type = COPY_FILE, .path = "", .mode = 0400, .size = s->len};
+    const struct agent_copy_entry file = {
+        .type = COPY_FILE, .path = "", .mode = 0400, .size = s->len};
     int rc = agent_copy_open(&c, g->agent, &to, e);
     if (rc == 0)
         rc = agent_copy_add(c, &file, e);

@@ -81,7 +81,7 @@ struct vm_options {
     const char
         *cpu_template;   /* the VMM's name of a processor that several kinds of hosts can offer;
                                  NULL: the host's own */
-    bool scrub; /* a boot: the kernel clears memory as it is freed (init_on_free) */
+    bool scrub;          /* a boot: the kernel clears memory as it is freed (init_on_free) */
     enum vm_accel accel; /* AUTO is resolved by vm_accel_probe */
     const struct cancel *cancel; /* outlives the machine; may be NULL */
 };

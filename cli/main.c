@@ -23,7 +23,7 @@
 
 static const struct command *const commands[] = {
     &command_bake,   &command_plan,    &command_ls,     &command_show,   &command_run,
-    &command_verify, &command_golden,  &command_push,   &command_smoke,  &command_server,
+    &command_verify, &command_golden, &command_recipe,  &command_push,   &command_smoke,  &command_server,
     &command_remote, &command_image,   &command_disk,   &command_store,  &command_attach,
     &command_detach, &command_devices, &command_report, &command_doctor,
 };

@@ -148,8 +148,8 @@ static int clear_file(int dir, const char *name)
     int fd = openat(dir, name, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     int result = fd < 0 || fstat(fd, &info) < 0 ? -errno : 0;
     for (off_t at = 0; result == 0 && S_ISREG(info.st_mode) && at < info.st_size;) {
-        size_t want = info.st_size - at < (off_t)sizeof(zeros) ? (size_t)(info.st_size - at)
-                                                               : sizeof(zeros);
+        size_t want =
+            info.st_size - at < (off_t)sizeof(zeros) ? (size_t)(info.st_size - at) : sizeof(zeros);
         ssize_t written = pwrite(fd, zeros, want, at);
         if (written <= 0)
             result = written < 0 ? -errno : -EIO;
