@@ -250,13 +250,7 @@ static int add_task(struct replay *p, const struct task_entry *entry, bool known
 static int choose_tasks(struct replay *p, struct err *e)
 {
     const struct golden_options *o = p->options;
-    const struct bake_selection *s = &o->tasks;
-    const struct task_selection wanted = {.names = s->names,
-                                          .name_count = s->name_count,
-                                          .excludes = s->excludes,
-                                          .exclude_count = s->exclude_count,
-                                          .shard = s->shard,
-                                          .shard_count = s->shard_count};
+    const struct task_selection wanted = bake_task_selection(&o->tasks);
     const struct task_selection known = {.names = o->known, .name_count = o->known_count};
     size_t count = p->set->count;
     AUTO_FREE bool *marks = mem_array(count, sizeof(*marks));
@@ -376,6 +370,16 @@ static bool wants_machines(const struct golden_report *r)
     return false;
 }
 
+static int open_room(struct replay *p, struct err *e)
+{
+    const struct golden_options *o = p->options;
+    struct machine_wants wants = {
+        .cache_dir = o->cache_dir, .driver = o->vmm, .accel = o->accel, .cancel = o->cancel};
+    for (size_t i = 0; !wants.made_by && i < p->report->count; i++)
+        wants.made_by = p->tasks[i].template ? p->tasks[i].template->vmm : NULL;
+    return machine_room_open(&p->room, p->store, &wants, e);
+}
+
 int golden_run(struct golden_report *out, struct store *s, const struct golden_options *o,
                struct err *e)
 {
@@ -390,7 +394,7 @@ int golden_run(struct golden_report *out, struct store *s, const struct golden_o
     if (rc == 0)
         rc = choose_tasks(&p, e);
     if (rc == 0 && wants_machines(out))
-        rc = machine_room_open(&p.room, s, o->cache_dir, o->accel, o->cancel, e);
+        rc = open_room(&p, e);
     if (rc == 0)
         rc = run_trials(&p, e);
     replay_close(&p);

@@ -8,6 +8,7 @@
 
 #include "bake/bake.h"
 #include "bake/history.h"
+#include "bake/machine_host.h"
 #include "bake/memory.h"
 #include "bake/remote.h"
 #include "bake/schedule.h"
@@ -96,15 +97,33 @@ struct machine_room {
     struct chunk_cache *cache;
     struct memory_room *memory;
     struct guest_kernel kernel;
-    enum vm_accel accel; /* resolved: KVM or TCG */
+    char *cache_dir;
+    char *cpu_template;       /* NULL: none */
+    enum vm_accel accel;      /* resolved: KVM or TCG */
+    struct machine_host host; /* with KVM alone */
     const struct vm_driver *driver;
     char *vmm; /* vm_version */
     const struct cancel *cancel;
 };
-/* Finds kernel, accelerator and QEMU; ERR_NOTFOUND with a hint when something is missing. */
-int machine_room_open(struct machine_room *r, struct store *s, const char *cache_dir,
-                      enum vm_accel accel, const struct cancel *c, struct err *e) MUST_USE;
+/* What guests are wanted to run in; borrowed for the call. */
+struct machine_wants {
+    const char *cache_dir;
+    const struct vm_driver *driver; /* NULL: the one that fits best */
+    enum vm_accel accel;
+    const char *made_by;      /* VMM of the template that is to be restored; NULL: none is */
+    bool user_network;        /* some guest needs a user-mode network card */
+    const char *cpu_template; /* vm_options; NULL: none */
+    const struct cancel *cancel;
+};
+/* Finds kernel, VMM and accelerator, and logs why these; ERR_NOTFOUND with a hint when something is
+ * missing, ERR_UNSUPPORTED when what is asked for cannot be had. */
+int machine_room_open(struct machine_room *r, struct store *s, const struct machine_wants *w,
+                      struct err *e) MUST_USE;
 void machine_room_close(struct machine_room *r); /* a zeroed one is fine */
+/* A snapshot fits only the machine it was made with: ERR_UNSUPPORTED naming the field that differs.
+ * Before anything is loaded. */
+int machine_room_fits(const struct machine_room *r, const struct template *t,
+                      struct err *e) MUST_USE;
 /* Processors of this machine, at least 1: how many threads work on one layer or one file. */
 size_t machine_cores(void);
 
@@ -115,7 +134,9 @@ struct guest_options {
     uint32_t cpus;
     uint64_t memory_mb;
     bool network;
-    bool scrub; /* a boot: the guest's kernel clears memory as it is freed */
+    bool scrub;          /* a boot: the guest's kernel clears memory as it is freed */
+    bool snapshot_again; /* of a restore: guest_snapshot can be made of it */
+    const char *console; /* file of the store that gets the console log at the end; NULL: none */
     /* Chunks that will be read, borrowed for the call: fetched ahead where the store has a source, and
      * unpacked ahead where they are here. */
     const struct digest *ahead;
@@ -124,11 +145,13 @@ struct guest_options {
 
 struct guest {
     const struct machine_room *room;
+    char *console;               /* see guest_options */
     char *dir;                   /* sockets, console log, memory; removed with the guest */
     char *memory_path;           /* a file of its own, of a boot or a copied memory */
     struct memory_image *memory; /* of a restore; NULL: booted */
     struct bdev *leaf;           /* the map; belongs to `disk` */
     struct bdev *disk;           /* copy-on-write over it */
+    struct guest_disk *front;    /* what a VMM without NBD has as its disk; NULL: `nbd` */
     struct prefetch *ahead;      /* NULL: nothing is fetched ahead */
     struct nbd_server *nbd;
     struct vm *vm;
@@ -137,6 +160,17 @@ struct guest {
     int64_t clock_error_ns;         /* of its clock when it was set, at most */
     struct agent_packages packages; /* as they were when the steps began */
 };
+
+/* The disk of a guest that is being made, and its end (guest_disk.c). */
+int guest_disk_start(struct guest *g, const struct block_map *disk, struct err *e) MUST_USE;
+void guest_disk_stop(struct guest *g);
+/* Of a block device or a file, for vm_options.disk_path; NULL with NBD. */
+const char *guest_disk_path(const struct guest *g);
+/* Brings what the guest changed into `disk`, which a VMM that writes to a file of its own does not.
+ * Before bdev_cow_seal, while the guest's disk is frozen or the guest is gone. */
+int guest_disk_settle(struct guest *g, struct err *e) MUST_USE;
+/* Removes devices that killed processes left. */
+void guest_disk_sweep(const struct machine_room *r);
 
 /* Boots from the kernel; returns when the agent has answered and has the right time. */
 int guest_boot(struct guest **out, const struct machine_room *r, const struct guest_options *o,
@@ -152,6 +186,8 @@ int guest_note_packages(struct guest *g, struct err *e) MUST_USE;
 /* Before a snapshot: waits a while for package managers to end. ERR_STEP, naming them, when they do not,
  * or when packages are half installed that were not so when they were noted (quiesce.c). */
 int guest_quiesce(struct guest *g, struct err *e) MUST_USE;
+/* Appends the console log to the file of guest_options.console; none where there is none (guest_console.c). */
+void guest_keep_console(const struct guest *g);
 /* Restores write the guest's memory to a file: they need that much disk. */
 bool guest_memory_is_copied(const struct machine_room *r);
 void guest_free(struct guest *g);
@@ -235,6 +271,10 @@ int guest_search_memory(const struct guest *g, const char *state_path, const str
 /* Starts the start command (*process = 0: there is none). */
 int guest_start(struct guest *g, const struct recipe *r, const struct guest_context *context,
                 uint64_t *process, struct err *e) MUST_USE;
+
+/* Fails when the start command (0: there is none) has ended with a failure; an end with status 0 is
+ * fine: it may have left a daemon behind. */
+int guest_check_started(struct guest *g, uint64_t process, struct err *e) MUST_USE;
 
 /* Waits for the ready check to pass; fails at once when the start command has ended with a
  * failure. */
@@ -501,6 +541,7 @@ struct run {
     pthread_mutex_t event_lock;
     pthread_mutex_t past_lock;
     int journal_fd;
+    const char *journal; /* its name in the store, borrowed; NULL: there is none */
 };
 
 /* The kinds of work that are limited separately. */
@@ -541,6 +582,9 @@ int run_lock(int *fd, struct store *s, struct err *e) MUST_USE;
 /* The tasks of a run (run_tasks.c): finds the set, selects, reads, names aliases. ERR_INPUT when two
  * tasks have the same alias. */
 int run_choose_tasks(struct run *run, struct bake_report *out, struct err *e) MUST_USE;
+
+/* Which entries of a set are meant; every one costs the same. */
+struct task_selection bake_task_selection(const struct bake_selection *s);
 
 /* What is 0 becomes what fits this machine. */
 struct bake_limits bake_settle_limits(const struct bake_limits *l);
@@ -587,6 +631,28 @@ int task_why(struct baking *b, char **out, struct err *e) MUST_USE;
 /* Boot, steps, ready, snapshot: the template's document. */
 int warm_task(struct baking *b, const struct block_map *disk, const struct digest *base_disk,
               const struct digest *key, struct json **document, struct err *e) MUST_USE;
+
+/* ---- Kept copies (kept.c) ---------------------------------------------------------------------- */
+
+/* Syncs, freezes and snapshots a guest, whose disk lies over `base`: the digests of its maps go into the
+ * document (warm.c). An error if a secret (NULL: there are none) is found in its memory. The guest can
+ * only be freed after that, whatever the result. */
+int guest_snapshot(struct guest *g, const struct block_map *base, const struct secret_set *secrets,
+                   struct json *document, struct err *e) MUST_USE;
+
+struct kept_reason {
+    const char *name;                 /* of the copy; one that has it is replaced */
+    const char *text;                 /* for people: why it is there */
+    const struct secret_set *secrets; /* that must not be in it; NULL: none */
+};
+/* As guest_snapshot; then the copy is in the store, with a document made from this one. */
+int kept_snapshot(struct guest *g, const struct block_map *base, const struct json *document,
+                  const struct kept_reason *why, struct err *e) MUST_USE;
+int kept_put(struct store *s, const char *name, const struct json *document,
+             struct err *e) MUST_USE;
+/* True for what may be an alias or the name of a copy. */
+bool alias_is_legal(const char *name);
+
 /* ---- Copies of templates, and the proof (use.c, prove.c, disk_check.c) ------------------------ */
 
 /* A running copy; the guest borrows `disk`. */
@@ -622,6 +688,14 @@ void baking_finish(struct baking *b);
 void baking_wait(struct baking *b);
 void baking_retried(struct baking *b, const struct err *why);
 void run_event(struct run *run, const struct bake_event *event);
+
+/* Names the file for the console log of the task's machines, beside the run's journal. */
+void baking_name_console(struct baking *b);
+
+/* Events about what registries grant, while the run goes on and someone listens. */
+struct traffic_watch;
+int traffic_watch_start(struct traffic_watch **out, struct run *run, struct err *e) MUST_USE;
+void traffic_watch_stop(struct traffic_watch *w);
 
 /* Opens the run's journal; *path is its name in the store, free with free(). */
 int journal_open(struct run *run, char **path, struct err *e) MUST_USE;

@@ -35,10 +35,12 @@ static uint64_t machine_memory_mb(void)
     return pages > 0 && page_size > 0 ? (uint64_t)pages * (uint64_t)page_size >> 20 : 1024;
 }
 
+/* Half as many again as cores: of a machine's time about a third goes by in waiting, for the disk
+ * and for what it started to become ready. */
 unsigned bake_default_jobs(void)
 {
     uint64_t by_memory = machine_memory_mb() * 3 / 4 / GUEST_MEMORY_DEFAULT_MB;
-    uint64_t jobs = machine_cores();
+    uint64_t jobs = ((uint64_t)machine_cores() * 3 + 1) / 2;
     if (jobs > by_memory)
         jobs = by_memory;
     return jobs < 1 ? 1 : jobs > JOBS_MAX ? JOBS_MAX : (unsigned)jobs;
@@ -124,6 +126,23 @@ static void run_init(struct run *run, struct store *s, const struct bake_options
     slots_init(&run->cpu, run->limits.cpu);
 }
 
+static int open_machines(struct run *run, struct err *e)
+{
+    const struct bake_options *o = run->options;
+    struct machine_wants wants = {.cache_dir = o->cache_dir,
+                                  .driver = o->vmm,
+                                  .accel = o->accel,
+                                  .cpu_template = o->cpu_template,
+                                  .cancel = &run->cancel};
+    for (size_t i = 0; i < run->count; i++) {
+        const struct baking *b = &run->bakings[i];
+        wants.user_network =
+            wants.user_network || (b->task && b->recipe && b->task->allow_internet &&
+                                   b->recipe->network == RECIPE_NETWORK_USER);
+    }
+    return machine_room_open(&run->machines, run->store, &wants, e);
+}
+
 /* Kernel and VMM are part of every task's key; what is missing is missing for all of them. */
 static int run_open(struct run *run, struct bake_report *out, struct err *e)
 {
@@ -151,7 +170,7 @@ static int run_open(struct run *run, struct bake_report *out, struct err *e)
     if (rc == 0 && out->count > 0 && o->images.offline)
         rc = guest_kernel_check(o->cache_dir, e);
     if (rc == 0 && out->count > 0)
-        rc = machine_room_open(&run->machines, run->store, o->cache_dir, o->accel, &run->cancel, e);
+        rc = open_machines(run, e);
     out->vm_jobs = run->limits.vm;
     return rc;
 }
@@ -294,7 +313,11 @@ int run_lock(int *fd, struct store *s, struct err *e)
 
 static int finish_run(struct run *run, struct bake_report *out, int64_t start_ms, struct err *e)
 {
-    int rc = run_tasks(run, e);
+    struct traffic_watch *watch = NULL;
+    int rc = traffic_watch_start(&watch, run, e);
+    if (rc == 0)
+        rc = run_tasks(run, e);
+    traffic_watch_stop(watch);
     if (rc == 0)
         rc = fill_report(out, run, start_ms, e);
     return rc < 0 ? rc : save_pins(run, out, e);
@@ -317,6 +340,7 @@ int bake_run(struct bake_report *out, struct store *s, const struct bake_options
     rc = run_open(&run, out, e);
     if (rc == 0 && out->count > 0)
         rc = journal_open(&run, &out->journal, e);
+    run.journal = out->journal;
     if (rc == 0) {
         run_event(&run, &(struct bake_event){.kind = EVENT_RUN_STARTED, .count = out->count});
         rc = finish_run(&run, out, start_ms, e);
@@ -374,6 +398,7 @@ void bake_report_fini(struct bake_report *r)
         free_text(r->results[i].image);
         free_text(r->results[i].why);
         free_text(r->results[i].pushed);
+        free_text(r->results[i].console);
     }
     free(r->results);
     for (size_t i = 0; i < r->move_count; i++)

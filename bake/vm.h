@@ -68,6 +68,9 @@ struct vm_options {
     /* File of memory_mb MiB: a cold boot makes it anew, a restore maps it privately and never
      * writes it. The file may be one whose bytes are fetched as they are read. */
     const char *memory_path;
+    /* A restore by a driver with `other_disk` maps memory_path shared: what the guest writes is there
+     * for the next vm_snapshot, as after a cold boot. */
+    bool memory_shared;
     /* For a restore: the bytes of guest memory, read by several threads at once; borrowed for the
      * machine's life. A driver with `memory_pages` takes them from here (NULL: from memory_path). With
      * any driver it tells, when bdev_open_map made it, why pages could not be had; memory_path may then
@@ -91,10 +94,16 @@ struct vm_accel_answer {
     char reason[256];    /* one line for people */
 };
 
-/* Whether KVM really runs this kernel here (a /dev/kvm that opens is no proof): boots a probe guest
+struct vm_probe {
+    const struct vm_driver *driver;
+    const struct guest_kernel *kernel;
+    const char *cache_dir;
+    const struct cancel *cancel;
+};
+
+/* Whether KVM really runs this kernel here with this VMM (a /dev/kvm that opens is no proof): boots a probe guest
  * once and remembers the answer in `cache_dir` for this boot of the host. */
-int vm_accel_probe(struct vm_accel_answer *out, const struct guest_kernel *k, const char *cache_dir,
-                   const struct cancel *c, struct err *e) MUST_USE;
+int vm_accel_probe(struct vm_accel_answer *out, const struct vm_probe *p, struct err *e) MUST_USE;
 
 /* "qemu 7.2.22": part of the template record and key; restoring under another is refused.
  * ERR_NOTFOUND with a hint when the VMM is not there. */

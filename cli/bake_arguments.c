@@ -364,6 +364,13 @@ static int take_recipe_from(void *arguments, const char *value, struct err *e UN
     return 0;
 }
 
+static int take_keep(void *arguments, const char *value UNUSED, struct err *e UNUSED)
+{
+    struct bake_arguments *a = arguments;
+    a->bake.keep = true;
+    return 0;
+}
+
 static int take_smoke(void *arguments, const char *value UNUSED, struct err *e UNUSED)
 {
     struct bake_arguments *a = arguments;
@@ -381,6 +388,8 @@ const struct option_row bake_option_rows[] = {
     {"only-failed", NULL, "of these, what failed in the store's last run", take_only_failed},
     {"changed", NULL, "say nothing of those that are up to date", take_changed},
     {"force", NULL, "bake also what is unchanged", take_force},
+    {"keep", NULL, "keep the machines of tasks that fail, for 'shell --kept' and 'exec'",
+     take_keep},
     {NULL, NULL, "Tags held to digests:", NULL},
     {"lock", "FILE", "bake what FILE says; new images are added to it", take_lock},
     {"update-lock", "[=NAME,...]", "ask registries anew, for all or for these, and rewrite it",

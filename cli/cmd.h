@@ -29,8 +29,10 @@ enum {
 
 /* Options of every command, after the command word. */
 struct global_options {
-    char *store_path; /* absolute or relative; never NULL after parsing */
-    char *cache_dir;  /* absolute */
+    char *store_path;            /* absolute or relative; never NULL after parsing */
+    char *cache_dir;             /* absolute */
+    const struct vm_driver *vmm; /* NULL: chosen */
+    const char *cpu_template;    /* NULL: none */
     enum vm_accel accel;
     bool json;
     bool verbose;
@@ -61,6 +63,9 @@ extern const struct command command_recipe;
 extern const struct command command_ls;
 extern const struct command command_show;
 extern const struct command command_run;
+extern const struct command command_exec;
+extern const struct command command_shell;
+extern const struct command command_kept;
 extern const struct command command_verify;
 extern const struct command command_disk;
 extern const struct command command_push;
@@ -78,6 +83,7 @@ extern const struct command command_server;
 /* Long options that every command takes; `option_global` handles them. */
 #define GLOBAL_LONG_OPTIONS                                                                        \
     {"store", required_argument, NULL, 's'}, {"cache", required_argument, NULL, 'c'},              \
+        {"vmm", required_argument, NULL, 'm'}, {"cpu-template", required_argument, NULL, 'T'},     \
         {"accel", required_argument, NULL, 'a'}, {"json", no_argument, NULL, 'j'},                 \
         {"registries", required_argument, NULL, 'N'}, {"ca", required_argument, NULL, 'C'},        \
         {"verbose", no_argument, NULL, 'v'},                                                       \
@@ -123,7 +129,7 @@ int open_network(struct registry_network *out, const struct global_options *g,
 bool is_command(const char *name);
 
 /* Prints an error's text, which may end with lines that a guest printed, and its hint, each line
- * after `indent` and all but the first further right. */
+ * after `indent` and all but the first further right; the hint after an arrow where there are such. */
 void show_error(FILE *to, const char *indent, const struct err *e);
 
 /* "1.5 GB", in 1000s as disks and registries count; returns `text`. */
