@@ -65,6 +65,8 @@ struct bake_task_result {
     int64_t estimate_ms;   /* that the bake takes, from earlier runs; 0: not known */
     char manifest[DIGEST_TEXT_MAX]; /* digest of the image's manifest, "" until known */
     const char *pushed; /* what the disk was pushed as, with its digest; NULL: it was not */
+    const char
+        *console; /* file of the store with what its machines said on their consoles; NULL: none */
     char base_disk[DIGEST_TEXT_MAX]; /* digest of the assembled disk, "" until known */
     char disk[DIGEST_TEXT_MAX];      /* digest of the template's disk */
 };
@@ -72,9 +74,10 @@ struct bake_task_result {
 enum bake_event_kind {
     EVENT_RUN_STARTED, /* `count` tasks */
     EVENT_STAGE_STARTED,
-    EVENT_PROGRESS,      /* done of total bytes of the stage (total 0: unknown) */
-    EVENT_OUTPUT,        /* a line that a step printed, in `text` */
-    EVENT_TASK_WAITING,  /* between two stages, for a place; not in the journal */
+    EVENT_PROGRESS,     /* done of total bytes of the stage (total 0: unknown) */
+    EVENT_OUTPUT,       /* a line that a step printed, in `text` */
+    EVENT_TASK_WAITING, /* between two stages, for a place; not in the journal */
+    EVENT_TRAFFIC, /* how registries limit us is another now, in `traffic`; not in the journal */
     EVENT_TASK_RETRIED,  /* the stage failed, with the words in `text`, and will be tried again */
     EVENT_TASK_FINISHED, /* look at result->outcome */
     EVENT_RUN_FINISHED,  /* totals in `report` */
@@ -82,10 +85,18 @@ enum bake_event_kind {
 
 struct bake_report;
 
+/* How registries limit a run. */
+struct bake_traffic {
+    bool has_quota; /* of the host that has the least left */
+    uint64_t quota_remaining, quota_limit;
+    int64_t limited_ms; /* until one that has refused us is asked again; 0: none has */
+};
+
 struct bake_event {
     enum bake_event_kind kind;
     const struct bake_task_result *result; /* NULL for run events */
     const struct bake_report *report;      /* of EVENT_RUN_FINISHED */
+    const struct bake_traffic *traffic;    /* of EVENT_TRAFFIC */
     uint64_t done;
     uint64_t total;
     size_t count;
@@ -183,6 +194,19 @@ struct bake_limits {
     uint64_t memory_mb; /* of all machines together */
 };
 
+/* What disks are pushed as (bake/push.h). */
+enum push_format {
+    PUSH_OVERLAYBD, /* the disk, one layer per region and one on top (docs/formats/overlaybd.md) */
+    PUSH_OCI,       /* a plain image: of a template, its image's layers and one of what baking
+                       changed; an image as it is */
+};
+enum push_compression {
+    PUSH_COMPRESSION_DEFAULT, /* zstd; of plain images gzip, which all read */
+    PUSH_ZSTD,
+    PUSH_LZ4, /* not for plain images */
+    PUSH_GZIP /* for plain images alone */
+};
+
 /* In place of a time: no limit. */
 #define STAGE_UNLIMITED ((int64_t)-1)
 
@@ -203,10 +227,13 @@ struct bake_options {
     struct bake_limits limits;
     int64_t stage_limits_ms[STAGE_COUNT]; /* 0: bake_stage_limit_ms */
     const char *recipe_path;
-    const char *recipe_from; /* command that says what each task is built from (bake/provider.c);
+    const char *recipe_from;    /* command that says what each task is built from (bake/provider.c);
                                 NULL: the recipe */
-    bool force;              /* bake although the template is there */
-    int compression_level;   /* of new chunks, zstd's; 0: the store's default */
+    const char *const *secrets; /* NAME=env:VARIABLE, NAME=file:PATH: for steps that name them */
+    size_t secret_count;
+    bool force; /* bake although the template is there */
+    bool keep;  /* a machine in which something of the recipe failed becomes a kept copy */
+    int compression_level;       /* of new chunks, zstd's; 0: the store's default */
     const struct vm_driver *vmm; /* NULL: the one that fits best */
     const char *cpu_template;    /* vm_options; NULL: none */
     enum vm_accel accel;
@@ -215,6 +242,8 @@ struct bake_options {
     struct image_options images;
     const char
         *push_to; /* repository for each template's disk (bake/push.h), without a tag; NULL: none */
+    enum push_format push_format;
+    enum push_compression push_compression;
     enum bake_builder builder;
     const char *e2b_api_url; /* NULL: local catalog only */
     const char *e2b_api_key;
@@ -343,22 +372,43 @@ struct template_use {
     const struct cancel *cancel;
     bool
         cold; /* template_run: boot the disk and start what the recipe starts, without the memory */
+    const char
+        *keep; /* template_run: name to keep the copy under when the command has ended; NULL: it is
+                         thrown away. Not with `cold` */
+    const char *why;  /* with `keep`: for people */
     bool no_prefetch; /* chunks that are elsewhere come when they are read, and not before */
 };
 
 /* A command for a copy of the template: its user, work directory and environment apply. */
 struct template_command {
-    const char *const *argv; /* NULL-terminated */
+    const char *const *argv; /* NULL-terminated; NULL: a shell, the best that the image has */
     const void *input;       /* stdin */
     size_t input_len;
+    const struct agent_live *live; /* instead of these two; NULL: none */
+    const char *term;     /* with a terminal: the variable TERM; NULL: as the template has it */
     agent_output *output; /* receives stdout and stderr as they come */
     void *ctx;
 };
 
-/* Restores a copy of the template, runs the command in it, and throws the copy away. */
+/* Restores a copy of the template, runs the command in it, and throws the copy away or keeps it. */
 int template_run(const struct template *t, struct store *s, const struct template_use *use,
                  const struct template_command *command, struct agent_result *result,
                  struct err *e) MUST_USE;
+
+/* ---- Kept copies (bake/kept.c) ---------------------------------------------------------------- */
+
+/* Copies that a person goes on with, by name: of a failed task, or of template_use.keep. */
+
+/* Names, sorted; for kept_names_free. */
+int kept_list(char ***names, size_t *count, struct store *s, struct err *e) MUST_USE;
+void kept_names_free(char **names, size_t count);
+/* A copy as something that template_run can go on with; its document says in `kept`: `why`, `since`.
+ * ERR_NOTFOUND with a hint. */
+int kept_peek(struct template **out, struct store *s, const char *name, struct err *e) MUST_USE;
+/* The same for one who goes on with it: ERR_BUSY while another does, until *lock is closed. */
+int kept_open(struct template **out, int *lock, struct store *s, const char *name,
+              struct err *e) MUST_USE;
+int kept_remove(struct store *s, const char *name, struct err *e) MUST_USE;
 
 /* What was found when a template was proved right (bake/prove.c). */
 struct proof {

@@ -31,10 +31,11 @@ static const char *const outcome_names[] = {
 };
 
 static const char *const event_names[] = {
-    [EVENT_RUN_STARTED] = "run_started",     [EVENT_STAGE_STARTED] = "stage_started",
-    [EVENT_PROGRESS] = "progress",           [EVENT_OUTPUT] = "output",
-    [EVENT_TASK_WAITING] = "task_waiting",   [EVENT_TASK_RETRIED] = "task_retried",
-    [EVENT_TASK_FINISHED] = "task_finished", [EVENT_RUN_FINISHED] = "run_finished",
+    [EVENT_RUN_STARTED] = "run_started",   [EVENT_STAGE_STARTED] = "stage_started",
+    [EVENT_PROGRESS] = "progress",         [EVENT_OUTPUT] = "output",
+    [EVENT_TRAFFIC] = "traffic",           [EVENT_TASK_WAITING] = "task_waiting",
+    [EVENT_TASK_RETRIED] = "task_retried", [EVENT_TASK_FINISHED] = "task_finished",
+    [EVENT_RUN_FINISHED] = "run_finished",
 };
 
 const char *bake_stage_name(enum bake_stage stage)
@@ -64,6 +65,8 @@ static void describe_result(struct json *j, const struct bake_task_result *r)
         json_set(j, "disk", json_new_string(r->disk));
     if (r->pushed)
         json_set(j, "pushed", json_new_string(r->pushed));
+    if (r->console)
+        json_set(j, "console", json_new_string(r->console));
     struct json *stages = json_new_object();
     for (int i = 0; i < STAGE_COUNT; i++) {
         if (r->stage_ms[i] > 0)
@@ -164,6 +167,17 @@ struct json *bake_event_json(const struct bake_event *event)
 
 /* ---- Journal ---- */
 
+void baking_name_console(struct baking *b)
+{
+    static const char suffix[] = ".jsonl";
+    const char *journal = b->run->journal;
+    size_t len = journal ? strlen(journal) : 0;
+    if (len < sizeof(suffix) || b->result->console || !b->result->alias)
+        return;
+    b->result->console =
+        mem_printf("%.*s.%s.log", (int)(len - (sizeof(suffix) - 1)), journal, b->result->alias);
+}
+
 int journal_open(struct run *run, char **path, struct err *e)
 {
     char now[CLOCK_TEXT_MAX];
@@ -201,7 +215,8 @@ static void journal_write(struct run *run, const struct bake_event *event)
 void run_event(struct run *run, const struct bake_event *event)
 {
     pthread_mutex_lock(&run->event_lock);
-    bool passing = event->kind == EVENT_PROGRESS || event->kind == EVENT_TASK_WAITING;
+    bool passing = event->kind == EVENT_PROGRESS || event->kind == EVENT_TASK_WAITING ||
+                   event->kind == EVENT_TRAFFIC;
     if (!passing && run->journal_fd >= 0)
         journal_write(run, event);
     if (run->options->events)

@@ -69,6 +69,8 @@ static int guest_new(struct guest **out, const struct machine_room *r,
         return err_nomem(e, "guest");
     g->room = r;
     g->memory_mb = o->memory_mb;
+    if (o->console && !(g->console = mem_strdup(o->console)))
+        return err_nomem(e, "guest");
     int rc = make_directory(g, e);
     fetch_ahead(g, o);
     if (rc == 0)
@@ -89,10 +91,13 @@ void guest_free(struct guest *g)
     memory_close(g->memory);
     guest_disk_stop(g);
     struct err ignored = ERR_INIT;
+    if (g->dir && g->console)
+        guest_keep_console(g);
     if (g->dir && file_remove_tree(AT_FDCWD, g->dir, &ignored) < 0)
         log_event(LOG_WARN, "bake", "guest directory: %s", ignored.text);
     free(g->dir);
     free(g->memory_path);
+    free(g->console);
     free(g);
 }
 
@@ -105,9 +110,11 @@ static struct vm_options make_vm_options(const struct guest *g, const struct gue
         .nbd_socket = "nbd.sock",
         .disk_path = guest_disk_path(g),
         .memory_path = g->memory_path,
+        .memory_shared = o->snapshot_again,
         .cpus = o->cpus,
         .memory_mb = o->memory_mb,
         .network = o->network,
+        .scrub = o->scrub,
         .accel = g->room->accel,
         .cpu_template = g->room->cpu_template,
         .cancel = g->room->cancel,
@@ -192,7 +199,12 @@ static int open_memory(struct guest *g, const struct template *t, struct vm_opti
     options->memory = memory_device(g->memory);
     bool by_page = takes_pages(g->room);
     const char *served = NULL;
-    if (!by_page)
+    if (options->memory_shared && by_page) /* the next snapshot's file is a new one */
+        return 0;
+    if (options->memory_shared && !vm_driver_can(g->room->driver)->other_disk)
+        return err_set(e, ERR_UNSUPPORTED, "a restored machine of %s cannot be snapshotted here",
+                       g->room->vmm);
+    if (!by_page && !options->memory_shared)
         rc = memory_file(g->memory, &served, e);
     if (by_page || served || rc < 0) {
         options->memory_path = served;

@@ -12,6 +12,7 @@
 #include "bake/memory.h"
 #include "bake/remote.h"
 #include "bake/schedule.h"
+#include "bake/secrets.h"
 #include "bake/vm.h"
 #include "base/cancel.h"
 #include "blockdev/blockdev.h"
@@ -133,6 +134,9 @@ struct guest_options {
     uint32_t cpus;
     uint64_t memory_mb;
     bool network;
+    bool scrub;          /* a boot: the guest's kernel clears memory as it is freed */
+    bool snapshot_again; /* of a restore: guest_snapshot can be made of it */
+    const char *console; /* file of the store that gets the console log at the end; NULL: none */
     /* Chunks that will be read, borrowed for the call: fetched ahead where the store has a source, and
      * unpacked ahead where they are here. */
     const struct digest *ahead;
@@ -141,6 +145,7 @@ struct guest_options {
 
 struct guest {
     const struct machine_room *room;
+    char *console;               /* see guest_options */
     char *dir;                   /* sockets, console log, memory; removed with the guest */
     char *memory_path;           /* a file of its own, of a boot or a copied memory */
     struct memory_image *memory; /* of a restore; NULL: booted */
@@ -181,6 +186,8 @@ int guest_note_packages(struct guest *g, struct err *e) MUST_USE;
 /* Before a snapshot: waits a while for package managers to end. ERR_STEP, naming them, when they do not,
  * or when packages are half installed that were not so when they were noted (quiesce.c). */
 int guest_quiesce(struct guest *g, struct err *e) MUST_USE;
+/* Appends the console log to the file of guest_options.console; none where there is none (guest_console.c). */
+void guest_keep_console(const struct guest *g);
 /* Restores write the guest's memory to a file: they need that much disk. */
 bool guest_memory_is_copied(const struct machine_room *r);
 void guest_free(struct guest *g);
@@ -241,8 +248,9 @@ int guest_lay_files(struct guest *g, const struct recipe_files *f, const char *w
 /* A recipe's steps in one guest: what they need, and what they leave for each other. */
 struct step_run {
     const struct recipe *recipe;
-    struct guest_context *context; /* as the steps so far have left it */
-    const struct output_tap *tap;  /* may be NULL */
+    struct guest_context *context;    /* as the steps so far have left it */
+    const struct output_tap *tap;     /* may be NULL */
+    const struct secret_set *secrets; /* values; NULL: none was given */
     struct buf earlier; /* ends of what earlier steps printed to stderr; zeroed at first */
 };
 void step_run_fini(struct step_run *run);
@@ -254,9 +262,19 @@ int guest_skip_step(struct step_run *run, size_t index, struct err *e) MUST_USE;
 /* Runs all steps. */
 int guest_run_steps(struct guest *g, struct step_run *run, struct err *e) MUST_USE;
 
+/* ERR_STEP, naming the secret, where a value is in what the guest has written to its disk. */
+int guest_search_disk(struct guest *g, const struct secret_set *set, struct err *e) MUST_USE;
+/* The same of its memory and its device state, when the machine has stopped. `set` may be NULL. */
+int guest_search_memory(const struct guest *g, const char *state_path, const struct secret_set *set,
+                        struct err *e) MUST_USE;
+
 /* Starts the start command (*process = 0: there is none). */
 int guest_start(struct guest *g, const struct recipe *r, const struct guest_context *context,
                 uint64_t *process, struct err *e) MUST_USE;
+
+/* Fails when the start command (0: there is none) has ended with a failure; an end with status 0 is
+ * fine: it may have left a daemon behind. */
+int guest_check_started(struct guest *g, uint64_t process, struct err *e) MUST_USE;
 
 /* Waits for the ready check to pass; fails at once when the start command has ended with a
  * failure. */
@@ -499,7 +517,8 @@ struct run {
     struct store *store;
     struct recipe *recipe;
     struct json *recipe_json;
-    struct provider *provider; /* NULL: all tasks have the recipe above */
+    struct secret_set *secrets; /* NULL: none was given */
+    struct provider *provider;  /* NULL: all tasks have the recipe above */
     struct image_room images;
     struct machine_room machines;
     struct remote *remote;     /* NULL: none */
@@ -522,6 +541,7 @@ struct run {
     pthread_mutex_t event_lock;
     pthread_mutex_t past_lock;
     int journal_fd;
+    const char *journal; /* its name in the store, borrowed; NULL: there is none */
 };
 
 /* The kinds of work that are limited separately. */
@@ -562,6 +582,9 @@ int run_lock(int *fd, struct store *s, struct err *e) MUST_USE;
 /* The tasks of a run (run_tasks.c): finds the set, selects, reads, names aliases. ERR_INPUT when two
  * tasks have the same alias. */
 int run_choose_tasks(struct run *run, struct bake_report *out, struct err *e) MUST_USE;
+
+/* Which entries of a set are meant; every one costs the same. */
+struct task_selection bake_task_selection(const struct bake_selection *s);
 
 /* What is 0 becomes what fits this machine. */
 struct bake_limits bake_settle_limits(const struct bake_limits *l);
@@ -608,6 +631,28 @@ int task_why(struct baking *b, char **out, struct err *e) MUST_USE;
 /* Boot, steps, ready, snapshot: the template's document. */
 int warm_task(struct baking *b, const struct block_map *disk, const struct digest *base_disk,
               const struct digest *key, struct json **document, struct err *e) MUST_USE;
+
+/* ---- Kept copies (kept.c) ---------------------------------------------------------------------- */
+
+/* Syncs, freezes and snapshots a guest, whose disk lies over `base`: the digests of its maps go into the
+ * document (warm.c). An error if a secret (NULL: there are none) is found in its memory. The guest can
+ * only be freed after that, whatever the result. */
+int guest_snapshot(struct guest *g, const struct block_map *base, const struct secret_set *secrets,
+                   struct json *document, struct err *e) MUST_USE;
+
+struct kept_reason {
+    const char *name;                 /* of the copy; one that has it is replaced */
+    const char *text;                 /* for people: why it is there */
+    const struct secret_set *secrets; /* that must not be in it; NULL: none */
+};
+/* As guest_snapshot; then the copy is in the store, with a document made from this one. */
+int kept_snapshot(struct guest *g, const struct block_map *base, const struct json *document,
+                  const struct kept_reason *why, struct err *e) MUST_USE;
+int kept_put(struct store *s, const char *name, const struct json *document,
+             struct err *e) MUST_USE;
+/* True for what may be an alias or the name of a copy. */
+bool alias_is_legal(const char *name);
+
 /* ---- Copies of templates, and the proof (use.c, prove.c, disk_check.c) ------------------------ */
 
 /* A running copy; the guest borrows `disk`. */
@@ -643,6 +688,14 @@ void baking_finish(struct baking *b);
 void baking_wait(struct baking *b);
 void baking_retried(struct baking *b, const struct err *why);
 void run_event(struct run *run, const struct bake_event *event);
+
+/* Names the file for the console log of the task's machines, beside the run's journal. */
+void baking_name_console(struct baking *b);
+
+/* Events about what registries grant, while the run goes on and someone listens. */
+struct traffic_watch;
+int traffic_watch_start(struct traffic_watch **out, struct run *run, struct err *e) MUST_USE;
+void traffic_watch_stop(struct traffic_watch *w);
 
 /* Opens the run's journal; *path is its name in the store, free with free(). */
 int journal_open(struct run *run, char **path, struct err *e) MUST_USE;

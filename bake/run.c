@@ -35,10 +35,12 @@ static uint64_t machine_memory_mb(void)
     return pages > 0 && page_size > 0 ? (uint64_t)pages * (uint64_t)page_size >> 20 : 1024;
 }
 
+/* Half as many again as cores: of a machine's time about a third goes by in waiting, for the disk
+ * and for what it started to become ready. */
 unsigned bake_default_jobs(void)
 {
     uint64_t by_memory = machine_memory_mb() * 3 / 4 / GUEST_MEMORY_DEFAULT_MB;
-    uint64_t jobs = machine_cores();
+    uint64_t jobs = ((uint64_t)machine_cores() * 3 + 1) / 2;
     if (jobs > by_memory)
         jobs = by_memory;
     return jobs < 1 ? 1 : jobs > JOBS_MAX ? JOBS_MAX : (unsigned)jobs;
@@ -103,6 +105,10 @@ static int load_recipe(struct run *run, struct err *e)
         return run_blame_input(
             e, "--recipe is the path of a recipe file or the name of a shipped one");
     rc = recipe_read_files(run->recipe, run->options->cancel, e);
+    if (rc == 0)
+        rc = secrets_open(&run->secrets, run->options->secrets, run->options->secret_count, e);
+    if (rc == 0 && !run->plan_only)
+        rc = secrets_check(run->secrets, run->recipe, e);
     if (rc < 0)
         return rc;
     run->recipe_json = recipe_canonical(run->recipe);
@@ -158,7 +164,12 @@ static int run_open(struct run *run, struct bake_report *out, struct err *e)
         rc = open_server(run, e);
     if (rc == 0 && o->push_to && !run->plan_only)
         rc = push_open(&run->push, run->store,
-                       &(struct push_options){.images = o->images, .cancel = &run->cancel}, e);
+                       &(struct push_options){.format = o->push_format,
+                                              .compression = o->push_compression,
+                                              .in_run = true,
+                                              .images = o->images,
+                                              .cancel = &run->cancel},
+                       e);
     if (rc == 0)
         rc = run_choose_tasks(run, out, e);
     if (rc == 0 && out->count > 0 && o->images.offline)
@@ -191,6 +202,7 @@ static void run_close(struct run *run)
     json_free(run->past);
     json_free(run->recipe_json);
     recipe_free(run->recipe);
+    secrets_free(run->secrets);
     slots_fini(&run->network);
     slots_fini(&run->cpu);
     pthread_mutex_destroy(&run->event_lock);
@@ -306,7 +318,11 @@ int run_lock(int *fd, struct store *s, struct err *e)
 
 static int finish_run(struct run *run, struct bake_report *out, int64_t start_ms, struct err *e)
 {
-    int rc = run_tasks(run, e);
+    struct traffic_watch *watch = NULL;
+    int rc = traffic_watch_start(&watch, run, e);
+    if (rc == 0)
+        rc = run_tasks(run, e);
+    traffic_watch_stop(watch);
     if (rc == 0)
         rc = fill_report(out, run, start_ms, e);
     return rc < 0 ? rc : save_pins(run, out, e);
@@ -329,6 +345,7 @@ int bake_run(struct bake_report *out, struct store *s, const struct bake_options
     rc = run_open(&run, out, e);
     if (rc == 0 && out->count > 0)
         rc = journal_open(&run, &out->journal, e);
+    run.journal = out->journal;
     if (rc == 0) {
         run_event(&run, &(struct bake_event){.kind = EVENT_RUN_STARTED, .count = out->count});
         rc = finish_run(&run, out, start_ms, e);
@@ -386,6 +403,7 @@ void bake_report_fini(struct bake_report *r)
         free_text(r->results[i].image);
         free_text(r->results[i].why);
         free_text(r->results[i].pushed);
+        free_text(r->results[i].console);
     }
     free(r->results);
     for (size_t i = 0; i < r->move_count; i++)

@@ -41,7 +41,7 @@ int json_get_digest(const struct json *j, const char *key, struct digest *out, s
 }
 
 /* An alias becomes a file name: only what aliases are made of, no dots, no slashes. */
-static bool alias_is_legal(const char *alias)
+bool alias_is_legal(const char *alias)
 {
     size_t len = strlen(alias);
     return len > 0 && len <= 200 &&
