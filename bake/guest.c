@@ -61,20 +61,6 @@ static void fetch_ahead(struct guest *g, const struct guest_options *o)
         log_event(LOG_WARN, "bake", "nothing is fetched ahead: %s", e.text);
 }
 
-static int start_disk(struct guest *g, const struct guest_options *o, struct err *e)
-{
-    struct bdev *leaf = NULL;
-    fetch_ahead(g, o);
-    int rc = bdev_open_map(&leaf, o->disk, g->room->cache, e);
-    g->leaf = leaf;
-    if (rc == 0)
-        rc = bdev_open_cow(&g->disk, leaf, store_tmp_dir(g->room->store), 0, e);
-    if (rc < 0)
-        return rc;
-    AUTO_FREE char *socket = mem_printf("%s/nbd.sock", g->dir);
-    return socket ? nbd_server_start(&g->nbd, g->disk, socket, e) : err_nomem(e, "guest");
-}
-
 static int guest_new(struct guest **out, const struct machine_room *r,
                      const struct guest_options *o, struct err *e)
 {
@@ -83,9 +69,12 @@ static int guest_new(struct guest **out, const struct machine_room *r,
         return err_nomem(e, "guest");
     g->room = r;
     g->memory_mb = o->memory_mb;
+    if (o->console && !(g->console = mem_strdup(o->console)))
+        return err_nomem(e, "guest");
     int rc = make_directory(g, e);
+    fetch_ahead(g, o);
     if (rc == 0)
-        rc = start_disk(g, o, e);
+        rc = guest_disk_start(g, o->disk, e);
     if (rc < 0)
         return rc;
     *out = MOVE(g);
@@ -100,13 +89,15 @@ void guest_free(struct guest *g)
     vm_free(g->vm);
     prefetch_stop(g->ahead);
     memory_close(g->memory);
-    nbd_server_stop(g->nbd);
-    bdev_close(g->disk);
+    guest_disk_stop(g);
     struct err ignored = ERR_INIT;
+    if (g->dir && g->console)
+        guest_keep_console(g);
     if (g->dir && file_remove_tree(AT_FDCWD, g->dir, &ignored) < 0)
         log_event(LOG_WARN, "bake", "guest directory: %s", ignored.text);
     free(g->dir);
     free(g->memory_path);
+    free(g->console);
     free(g);
 }
 
@@ -117,11 +108,15 @@ static struct vm_options make_vm_options(const struct guest *g, const struct gue
         .kernel = &g->room->kernel,
         .run_dir = g->dir,
         .nbd_socket = "nbd.sock",
+        .disk_path = guest_disk_path(g),
         .memory_path = g->memory_path,
+        .memory_shared = o->snapshot_again,
         .cpus = o->cpus,
         .memory_mb = o->memory_mb,
         .network = o->network,
+        .scrub = o->scrub,
         .accel = g->room->accel,
+        .cpu_template = g->room->cpu_template,
         .cancel = g->room->cancel,
     };
 }
@@ -183,28 +178,6 @@ static int export_file(const struct guest *g, const struct digest *map, const ch
     return rc;
 }
 
-/* A snapshot fits only the machine it was made with: checked before anything is loaded. */
-static int check_machine(const struct template *t, const struct machine_room *r, struct err *e)
-{
-    char kernel[DIGEST_TEXT_MAX];
-    digest_print(&r->kernel.digest, kernel);
-    const char *accel = r->accel == VM_ACCEL_KVM ? "kvm" : "tcg";
-    const struct {
-        const char *what;
-        const char *recorded;
-        const char *here;
-    } fields[] = {
-        {"VMM", t->vmm, r->vmm}, {"accelerator", t->accel, accel}, {"kernel", t->kernel, kernel}};
-    for (size_t i = 0; i < ARRAY_LEN(fields); i++) {
-        if (strcmp(fields[i].recorded, fields[i].here) == 0)
-            continue;
-        err_set(e, ERR_UNSUPPORTED, "template %s was made with %s %s, here is %s", t->alias,
-                fields[i].what, fields[i].recorded, fields[i].here);
-        return err_hint(e, "bake the task again on this machine");
-    }
-    return 0;
-}
-
 static bool takes_pages(const struct machine_room *r)
 {
     struct err why = ERR_INIT; /* the driver tells it */
@@ -226,7 +199,12 @@ static int open_memory(struct guest *g, const struct template *t, struct vm_opti
     options->memory = memory_device(g->memory);
     bool by_page = takes_pages(g->room);
     const char *served = NULL;
-    if (!by_page)
+    if (options->memory_shared && by_page) /* the next snapshot's file is a new one */
+        return 0;
+    if (options->memory_shared && !vm_driver_can(g->room->driver)->other_disk)
+        return err_set(e, ERR_UNSUPPORTED, "a restored machine of %s cannot be snapshotted here",
+                       g->room->vmm);
+    if (!by_page && !options->memory_shared)
         rc = memory_file(g->memory, &served, e);
     if (by_page || served || rc < 0) {
         options->memory_path = served;
@@ -255,7 +233,7 @@ int guest_restore(struct guest **out, const struct machine_room *r, const struct
                   const struct template *t, struct err *e)
 {
     AUTO_GUEST struct guest *g = NULL;
-    int rc = check_machine(t, r, e);
+    int rc = machine_room_fits(r, t, e);
     if (rc == 0)
         rc = guest_new(&g, r, o, e);
     if (rc == 0)

@@ -335,7 +335,9 @@ int vm_launch(struct vm **out, const struct vm_launch *launch, struct err *e)
 
 int vm_boot(struct vm **out, const struct vm_options *o, struct err *e)
 {
-    struct vm_launch launch = {.options = o, .append = GUEST_APPEND "tb2.root=/dev/vda"};
+    static const char append[] = GUEST_APPEND "tb2.root=/dev/vda";
+    static const char scrubbing[] = GUEST_APPEND "init_on_free=1 tb2.root=/dev/vda";
+    struct vm_launch launch = {.options = o, .append = o->scrub ? scrubbing : append};
     return vm_launch(out, &launch, e);
 }
 

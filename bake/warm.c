@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 
 static const char default_path[] =
@@ -71,7 +72,9 @@ static int take_disk(struct guest *g, const struct block_map *base, struct block
 {
     AUTO_BLOCK_MAP struct block_map *upper = NULL;
     AUTO_BLOCK_MAP struct block_map *zeros = NULL;
-    int rc = bdev_cow_seal(g->disk, g->room->store, &upper, &zeros, e);
+    int rc = guest_disk_settle(g, e);
+    if (rc == 0)
+        rc = bdev_cow_seal(g->disk, g->room->store, &upper, &zeros, e);
     return rc < 0 ? rc : block_map_overlay(out, base, upper, zeros, e);
 }
 
@@ -96,20 +99,17 @@ static int put_maps(struct store *store, const struct snapshot *s, struct json *
 
 static int freeze_guest(struct guest *g, struct err *e)
 {
-    int rc = guest_quiesce(g, e);
-    if (rc == 0)
-        rc = agent_sync(g->agent, true, e);
+    int rc = agent_sync(g->agent, true, e);
     if (rc == 0)
         rc = agent_freeze(g->agent, e);
     agent_free(MOVE(g->agent));
     return rc;
 }
 
-/* Snapshot of a ready guest; its digests go into the document. All chunks come first, then the
- * maps: so there is one sync, and by then the memory file is gone, whose pages would be written
- * by it. */
-static int snapshot_guest(struct guest *g, const struct block_map *base, struct json *document,
-                          struct err *e)
+/* All chunks come first, then the maps: so there is one sync, and by then the memory file is gone, whose
+ * pages would be written by it. */
+int guest_snapshot(struct guest *g, const struct block_map *base, const struct secret_set *secrets,
+                   struct json *document, struct err *e)
 {
     AUTO_FREE char *state_path = mem_printf("%s/state", g->dir);
     if (!state_path)
@@ -122,6 +122,9 @@ static int snapshot_guest(struct guest *g, const struct block_map *base, struct 
     if (rc < 0)
         return rc;
     vm_free(MOVE(g->vm)); /* the disk and the memory file are quiet from here on */
+    rc = guest_search_memory(g, state_path, secrets, e);
+    if (rc < 0)
+        return rc;
     rc = take_disk(g, base, &s.disk, e);
     if (rc < 0)
         return err_in(e, "disk");
@@ -161,9 +164,31 @@ static void describe_task(struct json *document, const struct baking *b,
     json_set(document, "vmm", json_new_string(room->vmm));
     json_set(document, "accel", json_new_string(room->accel == VM_ACCEL_KVM ? "kvm" : "tcg"));
     json_set(document, "kernel", json_digest(&room->kernel.digest));
+    if (room->accel == VM_ACCEL_KVM)
+        machine_host_note(document, &room->host, room->cpu_template);
     json_set(document, "created",
              json_new_string(clock_print(clock_wall_ns() / 1000000000, created)));
     json_set(document, "ready", ready_encode(&b->recipe->ready));
+}
+
+/* What a person may want to look into: a guest in which something of the recipe failed. The failure stays
+ * the result. */
+static void keep_failed(struct baking *b, struct guest *g, const struct block_map *disk,
+                        struct json *document, const struct secret_set *secrets, struct err *e)
+{
+    struct err why = ERR_INIT;
+    const char *name = b->result->alias;
+    if (!b->run->options->keep || e->class != ERR_STEP || !g->agent)
+        return;
+    struct kept_reason reason = {.name = name, .text = e->text, .secrets = secrets};
+    if (kept_snapshot(g, disk, document, &reason, &why) < 0) {
+        log_event(LOG_WARN, "bake", "%s", why.text);
+        return;
+    }
+    char hint[ERR_HINT_MAX];
+    memcpy(hint, e->hint, sizeof(hint));
+    err_hint(e, "%.380s%sits machine is kept: tb2-bake shell --kept %s", hint, hint[0] ? "; " : "",
+             name);
 }
 
 /* Steps, start, ready in a booted guest, then its snapshot. */
@@ -173,7 +198,10 @@ static int warm_guest(struct baking *b, struct guest *g, const struct block_map 
     struct guest_context context = {0};
     struct output_tap tap = {.line = baking_output, .ctx = b};
     const struct recipe *recipe = b->recipe;
-    struct step_run steps = {.recipe = recipe, .context = &context, .tap = &tap};
+    struct step_run steps = {.recipe = recipe,
+                             .context = &context,
+                             .tap = &tap,
+                             .secrets = recipe_has_secrets(recipe) ? b->run->secrets : NULL};
     uint64_t process = 0;
     int rc = initial_context(&context, &b->image->config, b->task, e);
     baking_stage(b, STAGE_STEPS);
@@ -193,9 +221,16 @@ static int warm_guest(struct baking *b, struct guest *g, const struct block_map 
         rc = trace_note(document, TRACE_BOOT, g, e);
     if (rc == 0) {
         baking_stage(b, STAGE_SNAPSHOT);
-        describe_context(document, &context);
-        rc = snapshot_guest(g, disk, document, e);
+        rc = guest_quiesce(g, e);
     }
+    if (rc == 0) /* it may have died meanwhile */
+        rc = guest_check_started(g, process, e);
+    if (context.user)
+        describe_context(document, &context);
+    if (rc == 0)
+        rc = guest_snapshot(g, disk, steps.secrets, document, e);
+    else
+        keep_failed(b, g, disk, document, steps.secrets, e);
     step_run_fini(&steps);
     guest_context_fini(&context);
     return rc;
@@ -208,9 +243,12 @@ int warm_task(struct baking *b, const struct block_map *disk, const struct diges
         .disk = disk,
         .cpus = b->task->cpus,
         .memory_mb = b->task->memory_mb,
+        .scrub = recipe_has_secrets(b->recipe),
         .network = b->task->allow_internet && b->recipe->network != RECIPE_NETWORK_NONE,
     };
     AUTO_JSON struct json *j = json_new_object();
+    baking_name_console(b);
+    options.console = b->result->console;
     json_set(j, "format", json_new_integer(FORMAT_VERSION));
     json_set(j, "key", json_digest(key));
     json_set(j, "base_disk", json_digest(base_disk));

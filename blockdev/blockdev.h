@@ -447,6 +447,9 @@ int bdev_open_cow_kept(struct bdev **out, struct bdev *lower, int dir, const cha
                        uint64_t size_limit, struct err *e) MUST_USE;
 /* Removes the files of a kept upper; absence is success. */
 int bdev_cow_forget(int dir, const char *name, struct err *e) MUST_USE;
+/* Whether the upper holds what stands at `off` (below the size, a multiple of BLOCK_SIZE), and for how many
+ * bytes from there that is the same. */
+bool bdev_cow_written(struct bdev *cow, uint64_t off, uint64_t *run);
 /* Stores what the upper changed as chunks, cut at multiples of CHUNK_SIZE_MAX on the disk; *upper
  * has the written blocks, *zeros the discarded or all-zero ones (feed both to block_map_overlay).
  * A block that was written with what lower holds is no change. The result depends on the contents

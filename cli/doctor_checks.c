@@ -82,8 +82,10 @@ static void probe_kvm(const struct doctor *d, struct doctor_finding *f)
     struct vm_accel_answer answer;
     const struct global_options *g = d->globals;
     int rc = guest_kernel_get(&kernel, g->cache_dir, g->cancel, &e);
+    const struct vm_probe probe = {
+        .driver = &vm_qemu, .kernel = &kernel, .cache_dir = g->cache_dir, .cancel = g->cancel};
     if (rc == 0)
-        rc = vm_accel_probe(&answer, &kernel, g->cache_dir, g->cancel, &e);
+        rc = vm_accel_probe(&answer, &probe, &e);
     guest_kernel_fini(&kernel);
     if (rc < 0)
         found_error(f, DOCTOR_NOTE, &e, "whether KVM works is not known", "");
@@ -151,10 +153,18 @@ static void look_at_qemu(const struct doctor *d UNUSED, struct doctor_finding *f
 
 static void look_at_firecracker(const struct doctor *d UNUSED, struct doctor_finding *f)
 {
-    if (in_path("firecracker"))
-        found(f, DOCTOR_GOOD, "in PATH, and not used: QEMU runs the guests");
+    struct err e = ERR_INIT;
+    AUTO_FREE char *version = NULL;
+    int rc = vm_version(&vm_firecracker, &version, &e);
+    if (rc == -ERR_NOTFOUND)
+        found(f, DOCTOR_GOOD, "not in PATH, and not needed: QEMU runs the guests");
+    else if (rc < 0)
+        found_error(f, DOCTOR_NOTE, &e, "QEMU runs the guests", "use another version of it");
+    else if (access("/dev/kvm", R_OK | W_OK) < 0)
+        found(f, DOCTOR_GOOD, "%s in PATH, and not used: it needs /dev/kvm", version);
     else
-        found(f, DOCTOR_GOOD, "not here, and not needed: QEMU runs the guests");
+        found(f, DOCTOR_GOOD, "%s in PATH, used where KVM works and no recipe wants network user",
+              version);
 }
 
 static void look_at_guest_kernel(const struct doctor *d, struct doctor_finding *f)
