@@ -199,6 +199,7 @@ struct bake_options {
     const char *recipe_from; /* command that says what each task is built from (bake/provider.c);
                                 NULL: the recipe */
     bool force;              /* bake although the template is there */
+    bool no_boot_image;      /* each guest boots from its kernel */
     int compression_level;   /* of new chunks, zstd's; 0: the store's default */
     enum vm_accel accel;
     const char *remote_url;  /* remote store shared with other bakers (bake/remote.h); NULL: none */

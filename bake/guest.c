@@ -4,7 +4,7 @@
  * process, with the channel to its agent. Its directory lies in the process's part of the store's
  * tmp/, so whatever a kill leaves behind is removed by the next run.
  */
-#include "bake/pipeline.h"
+#include "bake/guest_internal.h"
 
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -20,9 +20,6 @@
 #include "base/mem.h"
 
 enum {
-    BOOT_TIMEOUT_MS = 180000, /* kernel start to agent's hello; seconds even under TCG */
-    BOOT_TRIES = 3,
-    RESTORE_TIMEOUT_MS = 60000,
     AHEAD_WORKERS = 8,    /* requests at once; a chunk is small and the line may be long */
     SOCKET_NAME_MAX = 16, /* "/agent.sock" and the like, see qemu.c */
 };
@@ -67,8 +64,8 @@ static int start_disk(struct guest *g, const struct guest_options *o, struct err
     return socket ? nbd_server_start(&g->nbd, g->disk, socket, e) : err_nomem(e, "guest");
 }
 
-static int guest_new(struct guest **out, const struct machine_room *r,
-                     const struct guest_options *o, struct err *e)
+int guest_new(struct guest **out, const struct machine_room *r, const struct guest_options *o,
+              struct err *e)
 {
     AUTO_GUEST struct guest *g = mem_zalloc(sizeof(*g));
     if (!g)
@@ -92,6 +89,7 @@ void guest_free(struct guest *g)
     prefetch_stop(g->ahead);
     nbd_server_stop(g->nbd);
     bdev_close(g->disk);
+    block_map_free(g->boot_memory);
     struct err ignored = ERR_INIT;
     if (g->dir && file_remove_tree(AT_FDCWD, g->dir, &ignored) < 0)
         log_event(LOG_WARN, "bake", "guest directory: %s", ignored.text);
@@ -100,7 +98,7 @@ void guest_free(struct guest *g)
     free(g);
 }
 
-static struct vm_options make_vm_options(const struct guest *g, const struct guest_options *o)
+struct vm_options guest_vm_options(const struct guest *g, const struct guest_options *o)
 {
     return (struct vm_options){
         .driver = g->room->driver,
@@ -116,51 +114,8 @@ static struct vm_options make_vm_options(const struct guest *g, const struct gue
     };
 }
 
-static int boot_once(struct guest **out, const struct machine_room *r,
-                     const struct guest_options *o, struct err *e)
-{
-    AUTO_GUEST struct guest *g = NULL;
-    int rc = guest_new(&g, r, o, e);
-    if (rc < 0)
-        return rc;
-    struct vm_options options = make_vm_options(g, o);
-    rc = vm_boot(&g->vm, &options, e);
-    if (rc == 0)
-        rc = agent_connect(&g->agent, g->vm, BOOT_TIMEOUT_MS, r->cancel, e);
-    int64_t before_ns;
-    if (rc == 0)
-        rc = agent_set_clock(g->agent, &before_ns, e);
-    if (rc == 0)
-        rc = agent_reseed(g->agent, e);
-    if (rc == 0)
-        rc = agent_mount(g->agent, e);
-    if (rc == 0 && o->network)
-        rc = agent_network(g->agent, e);
-    if (rc < 0)
-        return rc;
-    *out = MOVE(g);
-    return 0;
-}
-
-/*
- * Nothing of the task has run before the agent answers, so a boot that ended badly is tried again,
- * with a fresh disk: a kernel that is emulated on a busy host does panic now and then while it boots.
- */
-int guest_boot(struct guest **out, const struct machine_room *r, const struct guest_options *o,
-               struct err *e)
-{
-    for (int left = BOOT_TRIES - 1;; left--) {
-        int rc = boot_once(out, r, o, e);
-        if (left == 0 || (rc != -ERR_STEP && rc != -ERR_TIMEOUT))
-            return rc;
-        log_event(LOG_WARN, "bake", "a guest did not boot, trying again: %s", e->text);
-        err_clear(e);
-    }
-}
-
-/* Writes a map's bytes to a file of the guest's directory. */
-static int export_file(const struct guest *g, const struct digest *map, const char *path,
-                       uint64_t size, struct err *e)
+int guest_export(const struct guest *g, const struct digest *map, const char *path, uint64_t size,
+                 struct err *e)
 {
     AUTO_BLOCK_MAP struct block_map *m = NULL;
     AUTO_FD int fd = -1;
@@ -202,13 +157,13 @@ static int load_guest(struct guest *g, const struct guest_options *o, const stru
     AUTO_FREE char *state_path = mem_printf("%s/state", g->dir);
     if (!state_path)
         return err_nomem(e, "guest");
-    int rc = export_file(g, &t->memory, g->memory_path, t->memory_mb << 20, e);
+    int rc = guest_export(g, &t->memory, g->memory_path, t->memory_mb << 20, e);
     if (rc < 0)
         return err_in(e, "memory");
-    rc = export_file(g, &t->state, state_path, t->state_size, e);
+    rc = guest_export(g, &t->state, state_path, t->state_size, e);
     if (rc < 0)
         return err_in(e, "device state");
-    struct vm_options options = make_vm_options(g, o);
+    struct vm_options options = guest_vm_options(g, o);
     return vm_restore(&g->vm, &options, state_path, e);
 }
 
@@ -222,7 +177,7 @@ int guest_restore(struct guest **out, const struct machine_room *r, const struct
     if (rc == 0)
         rc = load_guest(g, o, t, e);
     if (rc == 0)
-        rc = agent_connect(&g->agent, g->vm, RESTORE_TIMEOUT_MS, r->cancel, e);
+        rc = agent_connect(&g->agent, g->vm, GUEST_RESTORE_TIMEOUT_MS, r->cancel, e);
     int64_t before_ns;
     if (rc == 0)
         rc = agent_set_clock(g->agent, &before_ns, e);

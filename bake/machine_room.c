@@ -39,8 +39,14 @@ int machine_room_open(struct machine_room *r, struct store *s, const char *cache
     return 0;
 }
 
+int machine_room_use_boot_images(struct machine_room *r, struct err *e)
+{
+    return vm_driver_can(r->driver)->other_disk && !r->boots ? once_new(&r->boots, e) : 0;
+}
+
 void machine_room_close(struct machine_room *r)
 {
+    once_free(r->boots);
     chunk_cache_free(r->cache);
     guest_kernel_fini(&r->kernel);
     free(r->vmm);

@@ -96,12 +96,15 @@ struct machine_room {
     enum vm_accel accel; /* resolved: KVM or TCG */
     const struct vm_driver *driver;
     char *vmm; /* vm_version */
+    struct once *boots; /* boot images that are made; NULL: guests boot from their kernel */
     const struct cancel *cancel;
 };
 /* Finds kernel, accelerator and QEMU; ERR_NOTFOUND with a hint when something is missing. */
 int machine_room_open(struct machine_room *r, struct store *s, const char *cache_dir,
                       enum vm_accel accel, const struct cancel *c, struct err *e) MUST_USE;
 void machine_room_close(struct machine_room *r); /* a zeroed one is fine */
+/* From now on guests begin as boot images, where the VMM can do that. */
+int machine_room_use_boot_images(struct machine_room *r, struct err *e) MUST_USE;
 /* Processors of this machine, at least 1: how many threads work on one layer or one file. */
 size_t machine_cores(void);
 
@@ -112,6 +115,7 @@ struct guest_options {
     uint32_t cpus;
     uint64_t memory_mb;
     bool network;
+    bool cold; /* boots from the kernel, whatever there is */
     /* Chunks that the disk's readers will want, borrowed for the call: fetched ahead where the store has a
      * source. */
     const struct digest *ahead;
@@ -126,11 +130,24 @@ struct guest {
     struct bdev *disk;      /* copy-on-write over it */
     struct prefetch *ahead; /* NULL: nothing is fetched ahead */
     struct nbd_server *nbd;
+    struct block_map *boot_memory; /* of the boot image that it began as; NULL: none */
     struct vm *vm;
     struct agent *agent; /* NULL before connect and after disconnect */
 };
 
-/* Boots from the kernel; returns when the agent has answered and has the right time. */
+/* A snapshot of a booted guest that has not looked at its disk (boot_image.c, docs/formats/store.md). */
+struct boot_image {
+    struct digest key;    /* of what it was made with: its name in the store */
+    struct digest memory; /* map */
+    struct digest state;  /* map */
+    uint64_t state_size;
+};
+/* Its record, checked; does not mark it as used. */
+int boot_image_peek(struct boot_image *out, struct store *s, const struct digest *key,
+                    struct err *e) MUST_USE;
+
+/* Boots from a boot image or from the kernel; returns when the agent has answered, has the right time
+ * and a random generator of its own, and the disk is mounted. */
 int guest_boot(struct guest **out, const struct machine_room *r, const struct guest_options *o,
                struct err *e) MUST_USE;
 /* Restores: memory and device state from maps; returns when the guest runs, has the right time, a
@@ -525,6 +542,10 @@ void task_drop(void *run, size_t index);
 
 /* What of a task's inputs is new since its last template (why.c); free with free(). */
 int task_why(struct baking *b, char **out, struct err *e) MUST_USE;
+
+/* Stores the chunks of a file of the guest's directory and removes it; *size: its bytes. */
+int guest_take_file(struct guest *g, const char *path, struct block_map **out, uint64_t *size,
+                    struct err *e) MUST_USE;
 
 /* Boot, steps, ready, snapshot: the template's document. */
 int warm_task(struct baking *b, const struct block_map *disk, const struct digest *base_disk,

@@ -45,7 +45,7 @@ static void add_memory(struct vm_arguments *a, const struct vm_launch *launch)
     if (!launch->bare) {
         json_set(memory, "mem-path", json_new_string(o->memory_path));
         /* A restored guest writes to private copies of the file's pages. */
-        json_set(memory, "share", json_new_bool(!launch->state_path));
+        json_set(memory, "share", json_new_bool(!launch->state_path || o->memory_shared));
     }
     add_json(a, "-object", memory);
 }

@@ -140,6 +140,8 @@ static int run_open(struct run *run, struct bake_report *out, struct err *e)
         rc = guest_kernel_check(o->cache_dir, e);
     if (rc == 0 && out->count > 0)
         rc = machine_room_open(&run->machines, run->store, o->cache_dir, o->accel, o->cancel, e);
+    if (rc == 0 && out->count > 0 && !o->no_boot_image)
+        rc = machine_room_use_boot_images(&run->machines, e);
     out->vm_jobs = run->limits.vm;
     return rc;
 }

@@ -63,6 +63,9 @@ struct vm_options {
     /* File of memory_mb MiB: a cold boot makes it anew, a restore maps it privately and never
      * writes it. The file may be one whose bytes are fetched as they are read. */
     const char *memory_path;
+    /* A restore by a driver with `other_disk` maps memory_path shared: what the guest writes is there
+     * for the next vm_snapshot, as after a cold boot. */
+    bool memory_shared;
     /* For a restore by a driver with `memory_pages`: the bytes of guest memory, read by several
      * threads at once; borrowed for the machine's life. NULL: memory_path is taken. */
     struct bdev *memory;
@@ -86,6 +89,10 @@ int vm_accel_probe(struct vm_accel_answer *out, const struct guest_kernel *k, co
 /* "qemu 7.2.22": part of the template record and key; restoring under another is refused.
  * ERR_NOTFOUND with a hint when the VMM is not there. */
 int vm_version(const struct vm_driver *d, char **out, struct err *e) MUST_USE;
+
+/* What a machine is made of, beside kernel, memory and disk: the VMM's arguments and the guest's command
+ * line. A snapshot fits no machine of which this is another. */
+int vm_machine(struct digest *out, const struct vm_options *o, struct err *e) MUST_USE;
 
 struct vm;
 /* Boots: kernel, initramfs, disk as /dev/vda. Returns once the machine runs (the agent is awaited

@@ -5,6 +5,7 @@
  * then the machine is stopped, so that neither unwritten data nor a half-open connection is in the
  * snapshot.
  */
+#include "bake/memory_share.h"
 #include "bake/pipeline.h"
 
 #include <fcntl.h>
@@ -14,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 
 static const char default_path[] =
@@ -51,9 +53,8 @@ static void snapshot_fini(struct snapshot *s)
 }
 #define AUTO_SNAPSHOT CLEANUP(snapshot_fini)
 
-/* Stores the chunks of a file of the guest's directory and removes it. */
-static int take_file(struct guest *g, const char *path, struct block_map **out, uint64_t *size,
-                     struct err *e)
+int guest_take_file(struct guest *g, const char *path, struct block_map **out, uint64_t *size,
+                    struct err *e)
 {
     AUTO_FD int fd = -1;
     int rc = file_open(&fd, AT_FDCWD, path, O_RDONLY, 0, e);
@@ -73,6 +74,49 @@ static int take_disk(struct guest *g, const struct block_map *base, struct block
     AUTO_BLOCK_MAP struct block_map *zeros = NULL;
     int rc = bdev_cow_seal(g->disk, g->room->store, &upper, &zeros, e);
     return rc < 0 ? rc : block_map_overlay(out, base, upper, zeros, e);
+}
+
+/*
+ * Memory shares blocks with the boot image that it began as, and with the disk: with what was read of
+ * it, and with what was written. Those are whose blocks can be in the page cache.
+ */
+static int take_memory(struct guest *g, const struct block_map *base, struct snapshot *s,
+                       struct err *e)
+{
+    AUTO_FREE uint32_t *read = NULL;
+    AUTO_BLOCK_MAP struct block_map *written = NULL;
+    AUTO_BLOCK_MAP struct block_map *zeros = NULL;
+    AUTO_FD int fd = -1;
+    struct memory_shares shares;
+    struct memory_parts parts = {.boot = g->boot_memory,
+                                 .cache = g->room->cache,
+                                 .workers = machine_cores(),
+                                 .cancel = g->room->cancel};
+    size_t read_count = 0;
+    int rc = bdev_map_trace(g->leaf, &read, &read_count, e);
+    if (rc == 0)
+        rc = block_map_delta(&written, &zeros, base, s->disk, e);
+    if (rc == 0)
+        rc = file_open(&fd, AT_FDCWD, g->memory_path, O_RDONLY, 0, e);
+    if (rc < 0)
+        return rc;
+    parts.fd = fd;
+    if (g->boot_memory)
+        parts.peers[parts.peer_count++] = (struct memory_peer){.map = g->boot_memory};
+    parts.peers[parts.peer_count++] =
+        (struct memory_peer){.map = base, .extents = read, .extent_count = read_count};
+    parts.peers[parts.peer_count++] = (struct memory_peer){.map = written};
+    rc = memory_put(&s->memory, g->room->store, &parts, &shares, e);
+    if (rc < 0)
+        return rc;
+    log_event(LOG_DEBUG, "bake",
+              "memory: %llu blocks as in the boot image, %llu of boot image or disk, %llu twice, "
+              "%llu of its own; %llu extents",
+              (unsigned long long)shares.same, (unsigned long long)shares.peers,
+              (unsigned long long)shares.twice, (unsigned long long)shares.own,
+              (unsigned long long)shares.extents);
+    return unlinkat(AT_FDCWD, g->memory_path, 0) < 0 ? err_sys(e, "removing %s", g->memory_path)
+                                                      : 0;
 }
 
 /* Stores the maps, after which the snapshot is durable. */
@@ -113,7 +157,6 @@ static int snapshot_guest(struct guest *g, const struct block_map *base, struct 
     if (!state_path)
         return err_nomem(e, "snapshot");
     AUTO_SNAPSHOT struct snapshot s = {0};
-    uint64_t memory_size;
     int rc = freeze_guest(g, e);
     if (rc == 0)
         rc = vm_snapshot(g->vm, state_path, e);
@@ -123,10 +166,10 @@ static int snapshot_guest(struct guest *g, const struct block_map *base, struct 
     rc = take_disk(g, base, &s.disk, e);
     if (rc < 0)
         return err_in(e, "disk");
-    rc = take_file(g, g->memory_path, &s.memory, &memory_size, e);
+    rc = take_memory(g, base, &s, e);
     if (rc < 0)
         return err_in(e, "memory");
-    rc = take_file(g, state_path, &s.state, &s.state_size, e);
+    rc = guest_take_file(g, state_path, &s.state, &s.state_size, e);
     if (rc < 0)
         return err_in(e, "device state");
     return put_maps(g->room->store, &s, document, e);

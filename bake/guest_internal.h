@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT */
+/* Private to guest.c, guest_boot.c and boot_image.c: a guest before it runs. */
+#ifndef TB2_BAKE_GUEST_INTERNAL_H
+#define TB2_BAKE_GUEST_INTERNAL_H
+
+#include "bake/pipeline.h"
+
+/* Kernel start to the agent's hello; seconds even under TCG. */
+enum { GUEST_BOOT_TIMEOUT_MS = 180000, GUEST_RESTORE_TIMEOUT_MS = 60000 };
+
+/* Directory and disk, no machine yet. */
+int guest_new(struct guest **out, const struct machine_room *r, const struct guest_options *o,
+              struct err *e) MUST_USE;
+struct vm_options guest_vm_options(const struct guest *g, const struct guest_options *o);
+/* Writes a map's bytes to a fresh file of the guest's directory, cut to `size`. */
+int guest_export(const struct guest *g, const struct digest *map, const char *path, uint64_t size,
+                 struct err *e) MUST_USE;
+
+/* ---- Boot images (boot_image.c) ---- */
+
+/* The boot image for such guests: from the store, else made, once whoever asks, also in other
+ * processes. `bad` (may be NULL) is one that did not do: it is made again. */
+int boot_image_get(struct boot_image *out, const struct machine_room *r,
+                   const struct guest_options *o, const struct boot_image *bad,
+                   struct err *e) MUST_USE;
+
+/* Boots from the kernel until the agent has answered; with `mounted`, as guest_boot does. */
+int guest_boot_cold(struct guest **out, const struct machine_room *r,
+                    const struct guest_options *o, bool mounted, struct err *e) MUST_USE;
+
+#endif
