@@ -71,6 +71,7 @@ int guest_new(struct guest **out, const struct machine_room *r, const struct gue
     if (!g)
         return err_nomem(e, "guest");
     g->room = r;
+    g->memory_mb = o->memory_mb;
     int rc = make_directory(g, e);
     if (rc == 0)
         rc = start_disk(g, o, e);
@@ -178,9 +179,8 @@ int guest_restore(struct guest **out, const struct machine_room *r, const struct
         rc = load_guest(g, o, t, e);
     if (rc == 0)
         rc = agent_connect(&g->agent, g->vm, GUEST_RESTORE_TIMEOUT_MS, r->cancel, e);
-    int64_t before_ns;
     if (rc == 0)
-        rc = agent_set_clock(g->agent, &before_ns, e);
+        rc = guest_set_clock(g, e);
     if (rc == 0)
         rc = agent_reseed(g->agent, e);
     if (rc == 0)

@@ -16,14 +16,13 @@ enum { BOOT_TRIES = 3 };
 /* The agent has answered: what a guest needs before its disk is looked at, then the disk. */
 static int settle(struct guest *g, bool network, struct err *e)
 {
-    int64_t before_ns;
-    int rc = agent_set_clock(g->agent, &before_ns, e);
+    int rc = guest_set_clock(g, e);
     if (rc == 0)
         rc = agent_reseed(g->agent, e);
     if (rc == 0)
         rc = agent_mount(g->agent, e);
     if (rc == 0 && network)
-        rc = agent_network(g->agent, e);
+        rc = agent_network(g->agent, NULL, e);
     return rc;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Using a template: prove, run, verify. All restore a copy and throw it away. */
+/* Using a template: run, verify. All restore a copy and throw it away. */
 #include "bake/pipeline.h"
 
 #include <stdlib.h>
@@ -14,6 +14,7 @@ static const char *const ready_kinds[] = {
     [RECIPE_READY_NONE] = "none",
     [RECIPE_READY_COMMAND] = "command",
     [RECIPE_READY_PORT] = "port",
+    [RECIPE_READY_HTTP] = "http",
 };
 
 struct json *ready_encode(const struct recipe_ready *r)
@@ -22,8 +23,12 @@ struct json *ready_encode(const struct recipe_ready *r)
     json_set(j, "kind", json_new_string(ready_kinds[r->kind]));
     if (r->kind == RECIPE_READY_COMMAND)
         json_set(j, "command", json_new_string(r->command));
-    if (r->kind == RECIPE_READY_PORT)
+    if (r->kind == RECIPE_READY_PORT || r->kind == RECIPE_READY_HTTP)
         json_set(j, "port", json_new_integer(r->port));
+    if (r->kind == RECIPE_READY_HTTP) {
+        json_set(j, "path", json_new_string(r->http_path));
+        json_set(j, "status", json_new_integer(r->http_status));
+    }
     json_set(j, "interval_ms", json_new_integer((int64_t)r->interval_ms));
     json_set(j, "timeout_ms", json_new_integer((int64_t)r->timeout_ms));
     json_set(j, "try_timeout_ms", json_new_integer((int64_t)r->try_timeout_ms));
@@ -33,6 +38,7 @@ struct json *ready_encode(const struct recipe_ready *r)
 void ready_fini(struct recipe_ready *r)
 {
     free(r->command);
+    free(r->http_path);
     *r = (struct recipe_ready){0};
 }
 
@@ -51,32 +57,51 @@ static int decode_kind(struct recipe_ready *r, const struct json *j, struct err 
     return err_set(e, ERR_CORRUPT, "ready check of unknown kind '%.40s'", kind);
 }
 
+/* Takes in what else the kind needs, all of it in ranges that a recipe may have. */
+static int decode_target(struct recipe_ready *r, const struct json *j, struct err *e)
+{
+    const char *command = NULL;
+    const char *path = NULL;
+    uint64_t port = 0;
+    uint64_t status = 0;
+    int rc = json_get_string_opt(j, "command", &command, e);
+    if (rc == 0)
+        rc = json_get_u64_opt(j, "port", 0, &port, e);
+    if (rc == 0)
+        rc = json_get_string_opt(j, "path", &path, e);
+    if (rc == 0)
+        rc = json_get_u64_opt(j, "status", 0, &status, e);
+    if (rc < 0)
+        return rc;
+    if (port > UINT16_MAX || status > 599 || (r->kind == RECIPE_READY_COMMAND && !command) ||
+        (r->kind == RECIPE_READY_HTTP && !path))
+        return err_set(e, ERR_CORRUPT, "ready check is incomplete");
+    r->port = (uint16_t)port;
+    r->http_status = (unsigned)status;
+    r->command = command ? mem_strdup(command) : NULL;
+    r->http_path = path ? mem_strdup(path) : NULL;
+    return (command && !r->command) || (path && !r->http_path) ? err_nomem(e, "ready check") : 0;
+}
+
 int ready_decode(struct recipe_ready *out, const struct json *document, struct err *e)
 {
     struct recipe_ready r = {0};
     struct json *j = NULL;
-    const char *command = NULL;
-    uint64_t port = 0;
     int rc = json_get_object(document, "ready", &j, e);
     if (rc == 0)
         rc = decode_kind(&r, j, e);
-    if (rc == 0)
-        rc = json_get_string_opt(j, "command", &command, e);
-    if (rc == 0)
-        rc = json_get_u64_opt(j, "port", 0, &port, e);
     if (rc == 0)
         rc = json_get_u64(j, "interval_ms", &r.interval_ms, e);
     if (rc == 0)
         rc = json_get_u64(j, "timeout_ms", &r.timeout_ms, e);
     if (rc == 0)
         rc = json_get_u64(j, "try_timeout_ms", &r.try_timeout_ms, e);
-    if (rc < 0)
+    if (rc == 0)
+        rc = decode_target(&r, j, e);
+    if (rc < 0) {
+        ready_fini(&r);
         return rc;
-    if (port > UINT16_MAX || (r.kind == RECIPE_READY_COMMAND && !command))
-        return err_set(e, ERR_CORRUPT, "ready check is incomplete");
-    r.port = (uint16_t)port;
-    if (command && !(r.command = mem_strdup(command)))
-        return err_nomem(e, "ready check");
+    }
     *out = r;
     return 0;
 }
@@ -95,7 +120,7 @@ static int template_context(struct guest_context *c, const struct template *t, s
     return c->workdir && c->user ? 0 : err_nomem(e, "template");
 }
 
-static int check_ready(struct guest *g, const struct template *t, struct err *e)
+int template_check_ready(struct guest *g, const struct template *t, struct err *e)
 {
     struct recipe_ready ready = {0};
     struct guest_context context = {0};
@@ -109,21 +134,16 @@ static int check_ready(struct guest *g, const struct template *t, struct err *e)
     return rc;
 }
 
-/* A running copy of the template; the guest borrows `disk`. */
-struct copy {
-    struct block_map *disk;
-    struct guest *guest;
-};
-
-static void copy_fini(struct copy *c)
+void template_copy_fini(struct template_copy *c)
 {
     guest_free(c->guest);
     block_map_free(c->disk);
+    *c = (struct template_copy){0};
 }
-#define AUTO_COPY CLEANUP(copy_fini)
+#define AUTO_COPY CLEANUP(template_copy_fini)
 
-static int open_copy(struct copy *c, const struct template *t, const struct machine_room *r,
-                     const struct template_use *use, struct err *e)
+static int open_copy(struct template_copy *c, const struct template *t,
+                     const struct machine_room *r, const struct template_use *use, struct err *e)
 {
     AUTO_FREE struct digest *ahead = NULL;
     size_t ahead_count = 0;
@@ -146,28 +166,10 @@ static int open_copy(struct copy *c, const struct template *t, const struct mach
                      : guest_restore(&c->guest, r, &options, t, e);
 }
 
-int template_open_copy(struct guest **out, struct block_map **disk, const struct template *t,
+int template_open_copy(struct template_copy *out, const struct template *t,
                        const struct machine_room *r, struct err *e)
 {
-    struct copy c = {0};
-    int rc = open_copy(&c, t, r, &(struct template_use){0}, e);
-    *out = c.guest;
-    *disk = c.disk;
-    return rc;
-}
-
-int prove_template(const struct template *t, const struct machine_room *r, struct json *document,
-                   int64_t *ready_ms, struct err *e)
-{
-    AUTO_COPY struct copy c = {0};
-    int64_t start_ms = clock_ms();
-    int rc = open_copy(&c, t, r, &(struct template_use){0}, e);
-    if (rc == 0)
-        rc = check_ready(c.guest, t, e);
-    if (rc < 0)
-        return err_in(e, "restoring");
-    *ready_ms = clock_ms() - start_ms;
-    return document ? trace_note(document, TRACE_RESTORE, c.guest, e) : 0;
+    return open_copy(out, t, r, &(struct template_use){0}, e);
 }
 
 /* A disk that was booted: what the recipe starts is started, and must be ready. */
@@ -206,7 +208,7 @@ static int run_in_copy(const struct template *t, const struct machine_room *r,
                               .user = t->user,
                               .input = command->input,
                               .input_len = command->input_len};
-    AUTO_COPY struct copy c = {0};
+    AUTO_COPY struct template_copy c = {0};
     int rc = open_copy(&c, t, r, use, e);
     if (rc == 0 && use->cold)
         rc = start_cold(c.guest, t, e);
@@ -298,7 +300,7 @@ int template_verify(const struct template *t, struct store *s, const struct temp
     if (rc == 0)
         rc = machine_room_open(&room, s, use->cache_dir, use->accel, use->cancel, e);
     if (rc == 0) {
-        rc = prove_template(t, &room, NULL, &out->restore_ms, e);
+        rc = prove_template(t, &room, NULL, &out->proof, e);
         machine_room_close(&room);
     }
     return rc < 0 ? err_in(e, "template %s", t->alias) : 0;

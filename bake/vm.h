@@ -147,6 +147,16 @@ DEFINE_AUTO(agent, agent_free)
  * off work. ERR_STEP: the agent's own words; nothing but another disk and another boot helps. */
 int agent_mount(struct agent *a, struct err *e) MUST_USE;
 
+/* Input and size of a terminal, as they come while a program runs. */
+struct agent_live {
+    int input_fd;  /* read whenever the program takes input, to its end; -1: none */
+    bool terminal; /* the program gets a terminal; its output is all on stream 1 */
+    int resize_fd; /* readable when the size is another; -1: it stays */
+    /* The size; takes what is readable of resize_fd. Required with `terminal`. */
+    void (*size)(void *ctx, uint16_t *rows, uint16_t *columns);
+    void *ctx;
+};
+
 struct agent_exec {
     const char *const *argv; /* NULL-terminated; argv[0] is looked up in the guest's PATH */
     const char *const *env;  /* NULL-terminated NAME=value: the whole environment */
@@ -154,16 +164,21 @@ struct agent_exec {
     const char *user;  /* name, uid, name:group, uid:gid as in image configs; NULL or "": root */
     const void *input; /* stdin bytes */
     size_t input_len;
-    int64_t timeout_ms; /* 0: none; the whole process group is killed */
+    const struct agent_live *live; /* instead of these two; NULL: none */
+    int64_t timeout_ms;            /* 0: none; the whole process group is killed */
     /* Leave it running (start command); its last output is kept for agent_process. */
     bool detach;
+    bool alone;      /* when it ends, kill what it left running */
+    bool no_network; /* in a network of its own, which has a loopback interface alone */
 };
 
 struct agent_result {
     bool exited; /* true: `status` is the exit status; false: `status` is the signal */
     int status;
     bool timed_out;
-    uint64_t id; /* of a detached process */
+    uint32_t
+        oom_kills; /* processes of the guest that its kernel killed meanwhile for want of memory */
+    uint64_t id;   /* of a detached process */
 };
 
 /* Output as it comes: stream 1 or 2. A negative return ends the call with that error. */
@@ -180,6 +195,13 @@ int agent_process(struct agent *a, uint64_t id, bool *running, struct agent_resu
 /* TCP connect to 127.0.0.1:port inside the guest. */
 int agent_probe_port(struct agent *a, uint16_t port, int64_t timeout_ms, bool *open,
                      struct err *e) MUST_USE;
+struct agent_web_page {
+    uint16_t port;
+    const char *path; /* "/health"; NULL is "/" */
+};
+/* GET from 127.0.0.1 inside the guest; *status is 0 when there is no answer, or none that is HTTP. */
+int agent_probe_http(struct agent *a, const struct agent_web_page *page, int64_t timeout_ms,
+                     unsigned *status, struct err *e) MUST_USE;
 int agent_make_dirs(struct agent *a, const char *path, uint32_t mode, struct err *e) MUST_USE;
 int agent_put(struct agent *a, const char *path, uint32_t mode, const void *data, size_t len,
               struct err *e) MUST_USE;
@@ -193,9 +215,74 @@ int agent_set_clock(struct agent *a, int64_t *before_ns, struct err *e) MUST_USE
 int agent_clock(struct agent *a, int64_t *now_ns, struct err *e) MUST_USE;
 /* Feeds 64 fresh bytes into the guest's random generator and makes it reseed. */
 int agent_reseed(struct agent *a, struct err *e) MUST_USE;
-/* Configures the network card (10.0.2.15/24, QEMU's user network) and resolv.conf if it is
- * missing or empty. */
-int agent_network(struct agent *a, struct err *e) MUST_USE;
+/* IPv4 addresses in host byte order; 0: none. */
+struct agent_address {
+    uint32_t address;
+    uint32_t prefix; /* bits of the network: 24 of 10.0.2.0/24 */
+    uint32_t gateway;
+    uint32_t resolver;
+};
+/* Configures the network card, and resolv.conf if it is missing or empty. NULL: as QEMU's user network has
+ * it (guest 10.0.2.15/24, gateway 10.0.2.2, name server 10.0.2.3). */
+int agent_network(struct agent *a, const struct agent_address *address, struct err *e) MUST_USE;
+
+/* Files that are laid in the guest's tree one after another (agent_copy.c). */
+struct agent_copy;
+
+struct agent_copy_target {
+    bool single;      /* one file, which goes into `to` if that ends in a slash or is a directory */
+    const char *to;   /* absolute; missing directories are made, 0755, the owner's */
+    const char *name; /* of the single file, if it goes into `to` */
+    const char *owner; /* as agent_exec.user; NULL: root */
+};
+
+enum agent_copy_type {
+    COPY_DIRECTORY, /* made unless it is there */
+    COPY_FILE,      /* agent_copy_data follows, `size` bytes */
+    COPY_SYMLINK,
+    COPY_HARD_LINK, /* of a file that was laid before */
+    COPY_SETTLE     /* mode, owner and time of a directory, when all that is in it is laid */
+};
+
+/* As what is there in the guest makes room or merges: docs/formats/recipe.md, `copy`. */
+struct agent_copy_entry {
+    enum agent_copy_type type;
+    const char *path;   /* below `to`; "": `to` itself (SETTLE), the single file */
+    const char *target; /* of a symbolic link; path below `to` of a hard one; else NULL */
+    uint32_t mode;
+    bool owned; /* by uid and gid instead of the target's owner */
+    uint32_t uid;
+    uint32_t gid;
+    int64_t time; /* seconds since 1970 */
+    uint64_t size;
+};
+
+/* Errors name the path in the guest; after one nothing is left to do but agent_copy_free. */
+int agent_copy_open(struct agent_copy **out, struct agent *a, const struct agent_copy_target *to,
+                    struct err *e) MUST_USE;
+int agent_copy_add(struct agent_copy *c, const struct agent_copy_entry *entry,
+                   struct err *e) MUST_USE;
+int agent_copy_data(struct agent_copy *c, const void *data, size_t len, struct err *e) MUST_USE;
+/* Everything is laid when this has returned 0. */
+int agent_copy_finish(struct agent_copy *c, struct err *e) MUST_USE;
+void agent_copy_free(struct agent_copy *c);
+DEFINE_AUTO(agent_copy, agent_copy_free)
+#define AUTO_AGENT_COPY CLEANUP(agent_copy_free_auto_)
 int agent_power_off(struct agent *a, struct err *e) MUST_USE;
+
+/* What the image's package managers are in the middle of; texts are printable. */
+struct agent_packages {
+    char busy[512];   /* who is at work, or holds a lock; empty: nobody */
+    char broken[512]; /* some of the packages that are half there */
+    uint32_t broken_count;
+    uint32_t broken_sum; /* the same packages in the same states: the same number */
+};
+int agent_packages(struct agent *a, struct agent_packages *out, struct err *e) MUST_USE;
+
+/* 64 bytes of the guest's getrandom(2), then 64 of its image's /dev/urandom. */
+enum { AGENT_RANDOM_SIZE = 128 };
+int agent_random(struct agent *a, uint8_t out[AGENT_RANDOM_SIZE], struct err *e) MUST_USE;
+/* Sends `size` random bytes there and back; ERR_CORRUPT unless they come as they went. */
+int agent_echo(struct agent *a, size_t size, struct err *e) MUST_USE;
 
 #endif

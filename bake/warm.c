@@ -140,7 +140,9 @@ static int put_maps(struct store *store, const struct snapshot *s, struct json *
 
 static int freeze_guest(struct guest *g, struct err *e)
 {
-    int rc = agent_sync(g->agent, true, e);
+    int rc = guest_quiesce(g, e);
+    if (rc == 0)
+        rc = agent_sync(g->agent, true, e);
     if (rc == 0)
         rc = agent_freeze(g->agent, e);
     agent_free(MOVE(g->agent));
@@ -214,13 +216,16 @@ static int warm_guest(struct baking *b, struct guest *g, const struct block_map 
     struct guest_context context = {0};
     struct output_tap tap = {.line = baking_output, .ctx = b};
     const struct recipe *recipe = b->recipe;
+    struct step_run steps = {.recipe = recipe, .context = &context, .tap = &tap};
     uint64_t process = 0;
     int rc = initial_context(&context, &b->image->config, b->task, e);
     baking_stage(b, STAGE_STEPS);
     if (rc == 0)
         rc = agent_make_dirs(g->agent, context.workdir, 0755, e);
     if (rc == 0)
-        rc = guest_run_steps(g, recipe, &context, &tap, e);
+        rc = guest_note_packages(g, e);
+    if (rc == 0)
+        rc = guest_run_steps(g, &steps, e);
     if (rc == 0) {
         baking_stage(b, STAGE_READY);
         rc = guest_start(g, recipe, &context, &process, e);
@@ -234,6 +239,7 @@ static int warm_guest(struct baking *b, struct guest *g, const struct block_map 
         describe_context(document, &context);
         rc = snapshot_guest(g, disk, document, e);
     }
+    step_run_fini(&steps);
     guest_context_fini(&context);
     return rc;
 }
@@ -245,7 +251,7 @@ int warm_task(struct baking *b, const struct block_map *disk, const struct diges
         .disk = disk,
         .cpus = b->task->cpus,
         .memory_mb = b->task->memory_mb,
-        .network = b->task->allow_internet && b->recipe->network == RECIPE_NETWORK_USER,
+        .network = b->task->allow_internet && b->recipe->network != RECIPE_NETWORK_NONE,
     };
     AUTO_JSON struct json *j = json_new_object();
     json_set(j, "format", json_new_integer(FORMAT_VERSION));

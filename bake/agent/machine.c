@@ -10,9 +10,11 @@
 #include <linux/fs.h>
 #include <linux/random.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/random.h>
 #include <sys/reboot.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -101,6 +103,30 @@ int machine_reseed(const uint8_t entropy[AGENT_ENTROPY_LEN])
     explicit_bzero(&pool, sizeof(pool));
     close(fd);
     return result;
+}
+
+int machine_random(uint8_t out[2 * AGENT_RANDOM_LEN])
+{
+    if (getrandom(out, AGENT_RANDOM_LEN, 0) != (ssize_t)AGENT_RANDOM_LEN)
+        return -errno;
+    int fd = openat(AT_FDCWD, "/dev/urandom", O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return -errno;
+    ssize_t got = read(fd, out + AGENT_RANDOM_LEN, AGENT_RANDOM_LEN);
+    int result = got < 0 ? -errno : got == (ssize_t)AGENT_RANDOM_LEN ? 0 : -EIO;
+    close(fd);
+    return result;
+}
+
+/* /proc/vmstat, "oom_kill": of any cgroup, for any reason (mm/oom_kill.c). */
+uint64_t machine_oom_kills(void)
+{
+    char text[16384];
+    static const char key[] = "\noom_kill ";
+    if (files_read("/proc/vmstat", text, sizeof(text)) < 0)
+        return 0;
+    const char *at = strstr(text, key);
+    return at ? strtoull(at + sizeof(key) - 1, NULL, 10) : 0;
 }
 
 void machine_power_off(void)

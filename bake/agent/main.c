@@ -34,6 +34,7 @@ static int guest_init(struct guest *g)
 {
     g->console = g->root = g->cgroups = -1;
     transfer_init(&g->transfer);
+    copy_init(&g->copy);
     for (size_t i = 0; i < PROBES_MAX; i++)
         g->probes[i].link = (struct source){.fd = -1, .watch = -1};
     sigset_t wanted;
