@@ -115,6 +115,7 @@ static int encode_exec(struct buf *b, const struct agent_exec *exec, struct err 
         return err_set(e, ERR_LIMIT, "more than %d arguments or variables", AGENT_STRINGS_MAX);
     uint32_t flags = exec->detach ? AGENT_EXEC_DETACH : 0;
     flags |= exec->input_len ? AGENT_EXEC_STDIN : 0;
+    flags |= exec->apart ? AGENT_EXEC_APART : 0;
     uint64_t timeout_ms = exec->timeout_ms > 0 ? (uint64_t)exec->timeout_ms : 0;
     int rc = buf_add_u32(b, flags, e);
     if (rc == 0)
@@ -429,6 +430,11 @@ int agent_sync(struct agent *a, bool drop_caches, struct err *e)
     buf_init(&b, AGENT_PAYLOAD_MAX);
     int rc = buf_add_u32(&b, drop_caches, e);
     return rc < 0 ? rc : request_u64(a, AGENT_SYNC, &b, SYNC_MS, NULL, e);
+}
+
+int agent_end_all(struct agent *a, struct err *e)
+{
+    return request_u64(a, AGENT_END_ALL, NULL, SYNC_MS, NULL, e);
 }
 
 int agent_freeze(struct agent *a, struct err *e)

@@ -56,6 +56,7 @@ enum agent_type {
     AGENT_RESEED,
     AGENT_NETWORK,
     AGENT_POWER_OFF,
+    AGENT_END_ALL,
     /* guest to host */
     AGENT_HELLO_REPLY = 64,
     AGENT_OK,
@@ -68,7 +69,7 @@ enum agent_type {
 };
 
 /* EXEC flags */
-enum { AGENT_EXEC_STDIN = 1, AGENT_EXEC_DETACH = 2 };
+enum { AGENT_EXEC_STDIN = 1, AGENT_EXEC_DETACH = 2, AGENT_EXEC_APART = 4 };
 
 /* How a process ended: EXIT and PROCESS replies. */
 enum agent_end { AGENT_END_RUNNING, AGENT_END_EXITED, AGENT_END_SIGNALLED };
