@@ -10,6 +10,7 @@
 #include "base/log.h"
 
 static const char *const names[DU_KIND_COUNT] = {
+    [DU_STEPS] = "steps",
     [DU_LAYERS] = "layers",       [DU_DISKS] = "disks",     [DU_MEMORY] = "memory",
     [DU_LOOSE] = "unreferenced",  [DU_INDEXES] = "indexes", [DU_MAPS] = "maps",
     [DU_DOCUMENTS] = "documents", [DU_BLOBS] = "blobs",     [DU_JOURNALS] = "journals",
@@ -40,6 +41,7 @@ static int claim_maps(const struct census *c, struct store *s, struct err *e)
 {
     const struct census_list *layers = &c->lists[UPKEEP_LAYER];
     const struct census_list *records = &c->lists[UPKEEP_RECORD];
+    const struct census_list *steps = &c->lists[UPKEEP_STEP];
     for (size_t i = 0; i < layers->count; i++) {
         char path[CENSUS_PATH_MAX];
         struct digest region;
@@ -60,6 +62,14 @@ static int claim_maps(const struct census *c, struct store *s, struct err *e)
         } else if (give_up(e)) {
             return -ERR_NOMEM;
         }
+    }
+    for (size_t i = 0; i < steps->count; i++) {
+        struct digest disk;
+        err_clear(e);
+        if (step_peek(&disk, s, &steps->files[i].digest, e) == 0)
+            claim(c, UPKEEP_MAP, &disk, DU_STEPS);
+        else if (give_up(e))
+            return -ERR_NOMEM;
     }
     err_clear(e);
     return 0;
@@ -92,6 +102,7 @@ static enum du_kind kind_of(enum upkeep_kind kind, const struct census_file *f)
         [UPKEEP_RECORD] = DU_DOCUMENTS, [UPKEEP_KEY] = DU_DOCUMENTS,
         [UPKEEP_ALIAS] = DU_DOCUMENTS,  [UPKEEP_BLOB] = DU_BLOBS,
         [UPKEEP_PUSHED] = DU_DOCUMENTS, [UPKEEP_PARTIAL] = DU_BLOBS,
+        [UPKEEP_STEP] = DU_DOCUMENTS,
         [UPKEEP_JOURNAL] = DU_JOURNALS, [UPKEEP_TAG] = DU_DOCUMENTS,
     };
     if (kind != UPKEEP_CHUNK)

@@ -5,13 +5,12 @@
  * then the machine is stopped, so that neither unwritten data nor a half-open connection is in the
  * snapshot.
  */
-#include "bake/pipeline.h"
-
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "bake/warming.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -20,9 +19,10 @@ static const char default_path[] =
     "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /* What the image config says, then task.toml on top. */
-static int initial_context(struct guest_context *c, const struct oci_config *config,
-                           const struct task *task, struct err *e)
+static int initial_context(struct guest_context *c, const struct baking *b, struct err *e)
 {
+    const struct oci_config *config = &b->image->config;
+    const struct task *task = b->task;
     int rc = guest_context_set_pair(c, default_path, e);
     for (size_t i = 0; rc == 0 && config->env && config->env[i]; i++)
         rc = guest_context_set_pair(c, config->env[i], e);
@@ -66,15 +66,6 @@ static int take_file(struct guest *g, const char *path, struct block_map **out, 
     return rc;
 }
 
-static int take_disk(struct guest *g, const struct block_map *base, struct block_map **out,
-                     struct err *e)
-{
-    AUTO_BLOCK_MAP struct block_map *upper = NULL;
-    AUTO_BLOCK_MAP struct block_map *zeros = NULL;
-    int rc = bdev_cow_seal(g->disk, g->room->store, &upper, &zeros, e);
-    return rc < 0 ? rc : block_map_overlay(out, base, upper, zeros, e);
-}
-
 /* Stores the maps, after which the snapshot is durable. */
 static int put_maps(struct store *store, const struct snapshot *s, struct json *document,
                     struct err *e)
@@ -106,8 +97,7 @@ static int freeze_guest(struct guest *g, struct err *e)
 /* Snapshot of a ready guest; its digests go into the document. All chunks come first, then the
  * maps: so there is one sync, and by then the memory file is gone, whose pages would be written
  * by it. */
-static int snapshot_guest(struct guest *g, const struct block_map *base, struct json *document,
-                          struct err *e)
+static int snapshot_guest(struct guest *g, struct warming *w, struct json *document, struct err *e)
 {
     AUTO_FREE char *state_path = mem_printf("%s/state", g->dir);
     if (!state_path)
@@ -120,7 +110,7 @@ static int snapshot_guest(struct guest *g, const struct block_map *base, struct 
     if (rc < 0)
         return rc;
     vm_free(MOVE(g->vm)); /* the disk and the memory file are quiet from here on */
-    rc = take_disk(g, base, &s.disk, e);
+    rc = warming_seal(w, g, &s.disk, e);
     if (rc < 0)
         return err_in(e, "disk");
     rc = take_file(g, g->memory_path, &s.memory, &memory_size, e);
@@ -165,62 +155,72 @@ static void describe_task(struct json *document, const struct baking *b,
 }
 
 /* Steps, start, ready in a booted guest, then its snapshot. */
-static int warm_guest(struct baking *b, struct guest *g, const struct block_map *disk,
-                      struct json *document, struct err *e)
+static int warm_guest(struct warming *w, struct guest *g, struct json *document, struct err *e)
 {
-    struct guest_context context = {0};
-    struct output_tap tap = {.line = baking_output, .ctx = b};
+    struct baking *b = w->b;
     const struct recipe *recipe = b->recipe;
     uint64_t process = 0;
-    int rc = initial_context(&context, &b->image->config, b->task, e);
     baking_stage(b, STAGE_STEPS);
-    if (rc == 0)
-        rc = agent_make_dirs(g->agent, context.workdir, 0755, e);
-    if (rc == 0)
-        rc = guest_run_steps(g, recipe, &context, &tap, e);
+    int rc = warming_run(w, g, e);
     if (rc == 0) {
         baking_stage(b, STAGE_READY);
-        rc = guest_start(g, recipe, &context, &process, e);
+        rc = guest_start(g, recipe, &w->context, &process, e);
     }
     if (rc == 0)
-        rc = guest_wait_ready(g, &recipe->ready, &context, process, e);
+        rc = guest_wait_ready(g, &recipe->ready, &w->context, process, e);
     if (rc == 0)
-        rc = trace_note(document, TRACE_BOOT, g, e);
-    if (rc == 0) {
-        baking_stage(b, STAGE_SNAPSHOT);
-        describe_context(document, &context);
-        rc = snapshot_guest(g, disk, document, e);
-    }
-    guest_context_fini(&context);
+        rc = trace_note_boot(document, g, w->boot, w->base, e);
+    if (rc < 0)
+        return rc;
+    baking_stage(b, STAGE_SNAPSHOT);
+    describe_context(document, &w->context);
+    json_set(document, "steps", MOVE(w->keys));
+    return snapshot_guest(g, w, document, e);
+}
+
+static int boot_and_warm(struct warming *w, struct json *document, struct err *e)
+{
+    struct baking *b = w->b;
+    AUTO_GUEST struct guest *g = NULL;
+    int64_t start_ms = clock_ms();
+    w->options.disk = w->boot;
+    int rc = guest_boot(&g, &b->run->machines, &w->options, e);
+    if (rc < 0)
+        return err_in(e, "booting");
+    json_set(document, "boot_ms", json_new_integer(clock_ms() - start_ms));
+    rc = warm_guest(w, g, document, e);
+    /* The snapshot stage began when the guest was ready. */
+    json_set(document, "cold_ready_ms", json_new_integer(b->stage_start_ms - start_ms));
     return rc;
 }
 
 int warm_task(struct baking *b, const struct block_map *disk, const struct digest *base_disk,
               const struct digest *key, struct json **document, struct err *e)
 {
-    struct guest_options options = {
-        .disk = disk,
-        .cpus = b->task->cpus,
-        .memory_mb = b->task->memory_mb,
-        .network = b->task->allow_internet && b->recipe->network == RECIPE_NETWORK_USER,
+    const struct output_tap tap = {.line = baking_output, .ctx = b};
+    AUTO_WARMING struct warming w = {
+        .b = b,
+        .base = disk,
+        .options =
+            {
+                .cpus = b->task->cpus,
+                .memory_mb = b->task->memory_mb,
+                .network = b->task->allow_internet && b->recipe->network != RECIPE_NETWORK_NONE,
+            },
+        .run = {.recipe = b->recipe, .tap = &tap},
+        .initial = initial_context,
     };
     AUTO_JSON struct json *j = json_new_object();
     json_set(j, "format", json_new_integer(FORMAT_VERSION));
     json_set(j, "key", json_digest(key));
     json_set(j, "base_disk", json_digest(base_disk));
-    describe_task(j, b, &options);
+    describe_task(j, b, &w.options);
     baking_stage(b, STAGE_BOOT);
-    AUTO_GUEST struct guest *g = NULL;
-    int64_t start_ms = clock_ms();
-    int rc = guest_boot(&g, &b->run->machines, &options, e);
-    if (rc < 0)
-        return err_in(e, "booting");
-    json_set(j, "boot_ms", json_new_integer(clock_ms() - start_ms));
-    rc = warm_guest(b, g, disk, j, e);
+    int rc = warming_begin(&w, base_disk, e);
+    if (rc == 0)
+        rc = boot_and_warm(&w, j, e);
     if (rc < 0)
         return rc;
-    /* The snapshot stage began when the guest was ready. */
-    json_set(j, "cold_ready_ms", json_new_integer(b->stage_start_ms - start_ms));
     *document = MOVE(j);
     return 0;
 }
