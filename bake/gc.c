@@ -104,6 +104,19 @@ static int mark_catalog(struct gc *g, struct err *e)
     return 0;
 }
 
+/* What a template was made from is not part of it, but the next one can go on from there. */
+static void keep_steps(struct gc *g, const struct json *record)
+{
+    const struct json *list = json_member(record, "steps");
+    for (size_t i = 0; list && i < json_length(list); i++) {
+        const char *text = json_as_string(json_element(list, i));
+        struct digest key;
+        struct err ignored = ERR_INIT;
+        if (text && digest_parse(&key, text, &ignored) == 0)
+            keep(g, UPKEEP_STEP, &key, g->options->max_size ? SPARE : KEEP);
+    }
+}
+
 static int follow_record(struct gc *g, struct census_file *f, struct err *e)
 {
     AUTO_TEMPLATE struct template *t = NULL;
@@ -121,19 +134,6 @@ static int follow_record(struct gc *g, struct census_file *f, struct err *e)
     keep_steps(g, t->document);
     f->flags |= FOLLOWED;
     return image_peek_layers(g->store, &manifest, keep_document, keep_layer, g, e);
-}
-
-/* What a template was made from is not part of it, but the next one can go on from there. */
-static void keep_steps(struct gc *g, const struct json *record)
-{
-    const struct json *list = json_member(record, "steps");
-    for (size_t i = 0; list && i < json_length(list); i++) {
-        const char *text = json_as_string(json_element(list, i));
-        struct digest key;
-        struct err ignored = ERR_INIT;
-        if (text && digest_parse(&key, text, &ignored) == 0)
-            keep(g, UPKEEP_STEP, &key, g->options->max_size ? SPARE : KEEP);
-    }
 }
 
 /* The map that a layer's file or a step's entry names. */
@@ -284,13 +284,6 @@ static uint64_t kept_size(const struct gc *g)
             size += l->files[i].flags & KEEP || kind == UPKEEP_JOURNAL ? l->files[i].size : 0;
     }
     return size;
-}
-
-static int compare_use(const void *a, const void *b)
-{
-    struct census_file *const *x = a;
-    struct census_file *const *y = b;
-    return ((*x)->used_ns < (*y)->used_ns) - ((*x)->used_ns > (*y)->used_ns);
 }
 
 /* What may go when the store is too large. */

@@ -181,9 +181,21 @@ struct output_tap {
     void *ctx;
 };
 
-/* Runs the recipe's steps; `context` is updated. Errors name the step and its last output. */
-int guest_run_steps(struct guest *g, const struct recipe *r, struct guest_context *context,
-                    const struct output_tap *tap, struct err *e) MUST_USE;
+/* A recipe's steps in one guest: what they need, and what they leave for each other. */
+struct step_run {
+    const struct recipe *recipe;
+    struct guest_context *context; /* as the steps so far have left it */
+    const struct output_tap *tap;  /* may be NULL */
+    struct buf earlier; /* ends of what earlier steps printed to stderr; zeroed at first */
+};
+void step_run_fini(struct step_run *run);
+
+/* Runs one step; run->context is updated. Errors name the step and its last output. */
+int guest_run_step(struct guest *g, struct step_run *run, size_t index, struct err *e) MUST_USE;
+/* For a step whose effects on the guest are there already: updates run->context alone. */
+int guest_skip_step(struct step_run *run, size_t index, struct err *e) MUST_USE;
+/* Runs all steps. */
+int guest_run_steps(struct guest *g, struct step_run *run, struct err *e) MUST_USE;
 
 /* Starts the start command (*process = 0: there is none). */
 int guest_start(struct guest *g, const struct recipe *r, const struct guest_context *context,

@@ -88,12 +88,25 @@ static int step_text(char **out, const struct recipe_step *step, struct err *e)
     return *out ? 0 : err_nomem(e, "server steps");
 }
 
+/* What a server's steps have no words for. */
+static int refuse_step(const struct recipe_step *step, const char *what, struct err *e)
+{
+    err_set(e, ERR_UNSUPPORTED, "line %u: %s", step->line, what);
+    return err_hint(
+        e, "servers build from an image by RUN, ENV, WORKDIR and USER alone: let them begin "
+           "with the disk that was baked here (--push HOST/NAME)");
+}
+
 static int add_run(struct server_steps *s, const struct recipe_step *step, struct err *e)
 {
     if (!step->text) {
         err_set(e, ERR_UNSUPPORTED, "line %u: a step given as a list of arguments", step->line);
         return err_hint(e, "the template server runs shell text only: write the step as text");
     }
+    if (step->secret_count > 0)
+        return refuse_step(step, "a step with secrets", e);
+    if (step->no_network)
+        return refuse_step(step, "a step without network", e);
     if (step->env_count == 0 && !step->workdir)
         return add_step(s, "RUN", step->text, step->user, e);
     int rc = mem_grow(&s->texts, &s->text_capacity, s->text_count + 1, sizeof(*s->texts), e);
@@ -120,6 +133,10 @@ static int add_recipe_step(struct server_steps *s, const struct recipe_step *ste
         return add_step(s, "WORKDIR", step->text, NULL, e);
     case RECIPE_USER:
         return add_step(s, "USER", step->text, NULL, e);
+    case RECIPE_COPY:
+        return refuse_step(step, "a copy step", e);
+    case RECIPE_GRAFT:
+        return refuse_step(step, "a graft", e);
     }
     return err_set(e, ERR_UNSUPPORTED, "step of unknown kind");
 }

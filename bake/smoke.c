@@ -43,6 +43,19 @@ void smoke_all(struct e2b *server, struct smoke_item *items, size_t count, unsig
         pthread_join(threads[i], NULL);
 }
 
+/* A status line that begins with HTTP and has the wanted status, or one from 200 to 399. */
+static char *http_command(const struct recipe_ready *ready)
+{
+    AUTO_FREE char *status =
+        ready->http_status ? mem_printf("%u", ready->http_status) : mem_strdup("[23][0-9][0-9]");
+    return status ? mem_printf("exec 3<>/dev/tcp/127.0.0.1/%u && "
+                               "printf 'GET %%s HTTP/1.0\\r\\nHost: localhost\\r\\n\\r\\n' '%s' "
+                               ">&3 && read -r version status rest <&3 && "
+                               "case $version-$status in HTTP/1.*-%s) ;; *) exit 1 ;; esac",
+                               (unsigned)ready->port, ready->http_path, status)
+                  : NULL;
+}
+
 char *smoke_command(const struct recipe_ready *ready)
 {
     switch (ready->kind) {
@@ -50,6 +63,8 @@ char *smoke_command(const struct recipe_ready *ready)
         return mem_strdup(ready->command);
     case RECIPE_READY_PORT:
         return mem_printf("exec 3<>/dev/tcp/127.0.0.1/%u", (unsigned)ready->port);
+    case RECIPE_READY_HTTP:
+        return http_command(ready);
     case RECIPE_READY_NONE:
         break;
     }

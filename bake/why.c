@@ -69,7 +69,7 @@ static int compare(struct baking *b, const struct template *t, struct buf *out, 
     char kernel[DIGEST_TEXT_MAX];
     digest_print(&b->image->manifest.digest, manifest);
     digest_print(&run->machines.kernel.digest, kernel);
-    const bool network = b->task->allow_internet && b->recipe->network == RECIPE_NETWORK_USER;
+    const bool network = b->task->allow_internet && b->recipe->network != RECIPE_NETWORK_NONE;
     const struct {
         const char *name;
         bool same;

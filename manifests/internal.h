@@ -125,6 +125,11 @@ bool duration_parse_ms(const char *text, size_t len, uint64_t *out) MUST_USE;
 /* More typed reads. */
 int node_port(uint16_t *out, const char *path, const char *key, const struct node *node,
               struct err *e) MUST_USE;
+struct range {
+    unsigned from, to; /* both included */
+};
+int node_number(unsigned *out, const char *path, const char *key, const struct node *node,
+                struct range range, struct err *e) MUST_USE;
 /* A list of at least one text, NULL-terminated; free with argv_free. */
 int node_argv(char ***out, const char *path, const char *key, const struct node *node,
               struct err *e) MUST_USE;

@@ -258,8 +258,40 @@ DEFINE_AUTO(task_trial, task_trial_free)
 
 /* ---- Recipes ----------------------------------------------------------------------------- */
 
-enum recipe_step_kind { RECIPE_RUN, RECIPE_ENV, RECIPE_WORKDIR, RECIPE_USER };
-enum recipe_network { RECIPE_NETWORK_NONE, RECIPE_NETWORK_USER };
+enum recipe_step_kind {
+    RECIPE_RUN,
+    RECIPE_ENV,
+    RECIPE_WORKDIR,
+    RECIPE_USER,
+    RECIPE_COPY,
+    RECIPE_GRAFT
+};
+enum recipe_network { RECIPE_NETWORK_NONE, RECIPE_NETWORK_USER, RECIPE_NETWORK_TAP };
+const char *recipe_network_name(enum recipe_network network);
+
+/* A secret in a run step. Its value is no part of the recipe. */
+struct recipe_secret {
+    char *name;
+    char *env; /* variable that holds the value too; NULL: the file alone */
+};
+
+enum recipe_source { RECIPE_SOURCE_DIRECTORY, RECIPE_SOURCE_TARBALL, RECIPE_SOURCE_IMAGE };
+
+/* Files that a copy or graft step lays. */
+struct recipe_files {
+    enum recipe_source source; /* DIRECTORY in a copy step: a directory or a single file */
+    char *from;                /* as written: a path of the host, or an image */
+    char *path;                /* `from` from where the recipe lies; NULL: an image */
+    char *to; /* copy: `to`, which may be relative or end in a slash; graft: `at`, absolute */
+    char
+        *owner; /* name or number, perhaps with :group; NULL: copy: root; graft: as in the source */
+    bool has_mode;
+    uint32_t mode;   /* of all regular files; directories add x where it has r */
+    char **excludes; /* NULL-terminated, or NULL: patterns (docs/formats/recipe.md) */
+    /* What is laid, as one digest; set by whoever can read it, before recipe_canonical. */
+    bool has_content;
+    struct digest content;
+};
 
 struct recipe_step {
     enum recipe_step_kind kind;
@@ -268,17 +300,30 @@ struct recipe_step {
     char **argv;          /* run as a list: NULL-terminated */
     struct env_pair *env; /* env step, or the run step's own */
     size_t env_count;
-    uint64_t timeout_ms; /* run; default 600,000 */
+    uint64_t timeout_ms; /* run: of each try; default 600,000 */
     char *user;          /* run: instead of the current one; NULL */
     char *workdir;       /* run: instead of the current one; NULL */
+    bool no_network;     /* run: with nothing but a loopback interface of its own */
+    unsigned retries;    /* run: tries after the first; default 0 */
+    uint64_t backoff_ms; /* before the first of them, then twice as long each; default 1,000 */
+    struct recipe_secret *secrets; /* run; sorted by name */
+    size_t secret_count;
+    struct recipe_files *files; /* copy, graft */
 };
 
-enum recipe_ready_kind { RECIPE_READY_NONE, RECIPE_READY_COMMAND, RECIPE_READY_PORT };
+enum recipe_ready_kind {
+    RECIPE_READY_NONE,
+    RECIPE_READY_COMMAND,
+    RECIPE_READY_PORT,
+    RECIPE_READY_HTTP
+};
 
 struct recipe_ready {
     enum recipe_ready_kind kind;
     char *command;           /* shell text */
-    uint16_t port;           /* TCP on 127.0.0.1 of the guest */
+    uint16_t port;           /* TCP on 127.0.0.1 of the guest: port, http */
+    char *http_path;         /* http: begins with a slash */
+    unsigned http_status;    /* http: that is wanted; 0: 200 to 399 */
     uint64_t interval_ms;    /* default 500 */
     uint64_t timeout_ms;     /* whole; default 60,000 */
     uint64_t try_timeout_ms; /* one try; default 10,000 */
@@ -294,7 +339,8 @@ struct recipe {
     struct recipe_ready ready;
 };
 
-/* Reads a recipe file (docs/formats/recipe.md); unknown keys are ERR_INPUT with line and column. */
+/* Reads a recipe file (docs/formats/recipe.md); unknown keys are ERR_INPUT with line and column.
+ * Paths in it are relative to the directory of `path`; what they name is not looked at. */
 int recipe_load(struct recipe **out, const char *path, struct err *e) MUST_USE;
 int recipe_parse(struct recipe **out, const char *path, const void *text, size_t len,
                  struct err *e) MUST_USE;
@@ -303,8 +349,15 @@ DEFINE_AUTO(recipe, recipe_free)
 #define AUTO_RECIPE CLEANUP(recipe_free_auto_)
 
 /* Everything in the recipe that can change a result, as JSON: an input of the template's key.
- * Layout, comments and defaults spelt out make no difference. NULL when memory is short. */
+ * Layout, comments and defaults spelt out make no difference. Files whose content is not known
+ * (has_content) appear as they are written. NULL when memory is short. */
 struct json *recipe_canonical(const struct recipe *r);
+/* That of one step: an element of "steps" above. */
+struct json *recipe_step_canonical(const struct recipe_step *step);
+/* True if a step of it has a secret. */
+bool recipe_has_secrets(const struct recipe *r);
+/* What may name a secret: 1 to 64 letters, digits, '_', '-' and '.', no dot first. */
+bool recipe_secret_name_is_valid(const char *name);
 
 /* ---- Aliases ----------------------------------------------------------------------------- */
 

@@ -3,7 +3,7 @@
  * Recipe YAML to struct recipe (docs/formats/recipe.md). Each kind of mapping has one table of its
  * keys; what a table does not name is an error at its line, so that a misspelt key cannot be lost.
  */
-#include "manifests/internal.h"
+#include "manifests/recipe_internal.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,23 +13,11 @@
 #include "base/mem.h"
 
 enum {
-    STEPS_MAX = 1000,
     NAME_MAX_LEN = 64,
-    STEP_TIMEOUT_MS = 600 * 1000,
+    HTTP_PATH_MAX = 1024,
     READY_INTERVAL_MS = 500,
     READY_TIMEOUT_MS = 60 * 1000,
     READY_TRY_TIMEOUT_MS = 10 * 1000
-};
-
-struct decoder {
-    const char *path;
-    struct recipe *recipe;
-    struct recipe_step *step; /* the one being read */
-};
-
-struct key {
-    const char *name;
-    int (*read)(struct decoder *d, const struct node *value, struct err *e);
 };
 
 /* "a, b, c" into `text`; returns `text`. */
@@ -42,7 +30,7 @@ static const char *list_keys(const struct key *keys, size_t count, char *text, s
     return text;
 }
 
-static int read_mapping(struct decoder *d, const struct node *node, const char *what,
+int recipe_read_mapping(struct decoder *d, const struct node *node, const char *what,
                         const struct key *keys, size_t count, struct err *e)
 {
     if (node->kind != NODE_MAPPING)
@@ -53,124 +41,13 @@ static int read_mapping(struct decoder *d, const struct node *node, const char *
         while (found < count && strcmp(keys[found].name, name->text) != 0)
             found++;
         if (found == count) {
-            char known[256];
+            char known[512];
             char shown[TEXT_SHOW_MAX];
             node_fail(d->path, name, e, "%s has no key '%s'", what,
                       text_show(name->text, name->len, shown));
             return err_hint(e, "its keys are: %s", list_keys(keys, count, known, sizeof(known)));
         }
         int rc = keys[found].read(d, node->items[i + 1], e);
-        if (rc < 0)
-            return rc;
-    }
-    return 0;
-}
-
-/* ---- Steps --------------------------------------------------------------------------------- */
-
-static int read_path(char **out, const struct decoder *d, const struct node *value, struct err *e)
-{
-    int rc = node_text(out, d->path, "workdir", value, e);
-    if (rc == 0 && ((*out)[0] != '/' || value->len >= LIMIT_PATH))
-        return node_fail(d->path, value, e, "workdir must be an absolute path");
-    return rc;
-}
-
-static int read_account(char **out, const struct decoder *d, const struct node *value,
-                        struct err *e)
-{
-    int rc = node_text(out, d->path, "user", value, e);
-    if (rc == 0 && (strpbrk(*out, " \t\r\n") || (*out)[0] == '-'))
-        return node_fail(d->path, value, e, "user must be an account's name or number");
-    return rc;
-}
-
-static int read_run(struct decoder *d, const struct node *value, struct err *e)
-{
-    if (value->kind == NODE_SCALAR)
-        return node_text(&d->step->text, d->path, "run", value, e);
-    return node_argv(&d->step->argv, d->path, "run", value, e);
-}
-
-static int read_run_user(struct decoder *d, const struct node *value, struct err *e)
-{
-    return read_account(&d->step->user, d, value, e);
-}
-
-static int read_run_workdir(struct decoder *d, const struct node *value, struct err *e)
-{
-    return read_path(&d->step->workdir, d, value, e);
-}
-
-static int read_run_timeout(struct decoder *d, const struct node *value, struct err *e)
-{
-    return node_duration(&d->step->timeout_ms, d->path, "timeout", value, e);
-}
-
-static int read_step_env(struct decoder *d, const struct node *value, struct err *e)
-{
-    return node_env(&d->step->env, &d->step->env_count, d->path, value, e);
-}
-
-static int read_set_workdir(struct decoder *d, const struct node *value, struct err *e)
-{
-    d->step->kind = RECIPE_WORKDIR;
-    return read_path(&d->step->text, d, value, e);
-}
-
-static int read_set_user(struct decoder *d, const struct node *value, struct err *e)
-{
-    d->step->kind = RECIPE_USER;
-    return read_account(&d->step->text, d, value, e);
-}
-
-static int read_set_env(struct decoder *d, const struct node *value, struct err *e)
-{
-    d->step->kind = RECIPE_ENV;
-    return read_step_env(d, value, e);
-}
-
-static const struct key run_keys[] = {
-    {"run", read_run},
-    {"user", read_run_user},
-    {"workdir", read_run_workdir},
-    {"timeout", read_run_timeout},
-    {"env", read_step_env},
-};
-
-static const struct key set_keys[] = {
-    {"env", read_set_env},
-    {"workdir", read_set_workdir},
-    {"user", read_set_user},
-};
-
-static int read_step(struct decoder *d, const struct node *node, struct err *e)
-{
-    if (node_get(node, "run"))
-        return read_mapping(d, node, "a run step", run_keys, ARRAY_LEN(run_keys), e);
-    if (node->kind == NODE_MAPPING && node->count != 2)
-        return node_fail(d->path, node, e,
-                         "a step without run must have exactly one of env, workdir and user");
-    return read_mapping(d, node, "a step without run", set_keys, ARRAY_LEN(set_keys), e);
-}
-
-static int read_steps(struct decoder *d, const struct node *value, struct err *e)
-{
-    struct recipe *r = d->recipe;
-    if (value->kind != NODE_SEQUENCE)
-        return node_fail(d->path, value, e, "steps must be a list");
-    if (value->count > STEPS_MAX)
-        return node_fail(d->path, value, e, "more than %d steps", STEPS_MAX);
-    r->steps = mem_array(value->count, sizeof(*r->steps));
-    if (!r->steps)
-        return err_nomem(e, "recipe");
-    r->step_count = value->count;
-    for (size_t i = 0; i < value->count; i++) {
-        d->step = &r->steps[i];
-        d->step->kind = RECIPE_RUN;
-        d->step->line = value->items[i]->line;
-        d->step->timeout_ms = STEP_TIMEOUT_MS;
-        int rc = read_step(d, value->items[i], e);
         if (rc < 0)
             return rc;
     }
@@ -191,6 +68,46 @@ static int read_ready_port(struct decoder *d, const struct node *value, struct e
     return node_port(&d->recipe->ready.port, d->path, "port", value, e);
 }
 
+static int read_http_path(struct decoder *d, const struct node *value, struct err *e)
+{
+    int rc = node_text(&d->recipe->ready.http_path, d->path, "path", value, e);
+    if (rc < 0)
+        return rc;
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                  "0123456789-._~/?&=%:@+,;!*";
+    if (value->text[0] == '/' && value->len < HTTP_PATH_MAX &&
+        strspn(value->text, letters) == value->len)
+        return 0;
+    return node_fail(d->path, value, e,
+                     "path must begin with '/', be shorter than %d and as in a URL", HTTP_PATH_MAX);
+}
+
+static int read_http_status(struct decoder *d, const struct node *value, struct err *e)
+{
+    return node_number(&d->recipe->ready.http_status, d->path, "status", value,
+                       (struct range){100, 599}, e);
+}
+
+static const struct key http_keys[] = {
+    {"port", read_ready_port},
+    {"path", read_http_path},
+    {"status", read_http_status},
+};
+
+static int read_ready_http(struct decoder *d, const struct node *value, struct err *e)
+{
+    struct recipe_ready *ready = &d->recipe->ready;
+    int rc = recipe_read_mapping(d, value, "http", http_keys, ARRAY_LEN(http_keys), e);
+    if (rc == 0 && ready->port == 0)
+        return node_fail(d->path, value, e, "http needs a port");
+    ready->kind = RECIPE_READY_HTTP;
+    if (rc == 0 && !ready->http_path) {
+        ready->http_path = mem_strdup("/");
+        rc = ready->http_path ? 0 : err_nomem(e, "recipe");
+    }
+    return rc;
+}
+
 static int read_ready_interval(struct decoder *d, const struct node *value, struct err *e)
 {
     return node_duration(&d->recipe->ready.interval_ms, d->path, "interval", value, e);
@@ -207,18 +124,21 @@ static int read_ready_try_timeout(struct decoder *d, const struct node *value, s
 }
 
 static const struct key ready_keys[] = {
-    {"command", read_ready_command},         {"port", read_ready_port},
-    {"interval", read_ready_interval},       {"timeout", read_ready_timeout},
-    {"try_timeout", read_ready_try_timeout},
+    {"command", read_ready_command}, {"port", read_ready_port},
+    {"http", read_ready_http},       {"interval", read_ready_interval},
+    {"timeout", read_ready_timeout}, {"try_timeout", read_ready_try_timeout},
 };
 
 static int read_ready(struct decoder *d, const struct node *value, struct err *e)
 {
     if (value->kind == NODE_SCALAR)
         return read_ready_command(d, value, e);
-    int rc = read_mapping(d, value, "ready", ready_keys, ARRAY_LEN(ready_keys), e);
-    if (rc == 0 && (node_get(value, "command") != NULL) == (node_get(value, "port") != NULL))
-        return node_fail(d->path, value, e, "ready must have exactly one of command and port");
+    int rc = recipe_read_mapping(d, value, "ready", ready_keys, ARRAY_LEN(ready_keys), e);
+    int checks = (node_get(value, "command") != NULL) + (node_get(value, "port") != NULL) +
+                 (node_get(value, "http") != NULL);
+    if (rc == 0 && checks != 1)
+        return node_fail(d->path, value, e,
+                         "ready must have exactly one of command, port and http");
     return rc;
 }
 
@@ -235,16 +155,23 @@ static int read_name(struct decoder *d, const struct node *value, struct err *e)
     return rc;
 }
 
+static const char *const network_names[] = {
+    [RECIPE_NETWORK_NONE] = "none", [RECIPE_NETWORK_USER] = "user", [RECIPE_NETWORK_TAP] = "tap"};
+
+const char *recipe_network_name(enum recipe_network network)
+{
+    return network_names[network];
+}
+
 static int read_network(struct decoder *d, const struct node *value, struct err *e)
 {
-    bool scalar = value->kind == NODE_SCALAR;
-    if (scalar && strcmp(value->text, "none") == 0)
-        d->recipe->network = RECIPE_NETWORK_NONE;
-    else if (scalar && strcmp(value->text, "user") == 0)
-        d->recipe->network = RECIPE_NETWORK_USER;
-    else
-        return node_fail(d->path, value, e, "network must be none or user");
-    return 0;
+    for (size_t i = 0; value->kind == NODE_SCALAR && i < ARRAY_LEN(network_names); i++) {
+        if (strcmp(value->text, network_names[i]) == 0) {
+            d->recipe->network = (enum recipe_network)i;
+            return 0;
+        }
+    }
+    return node_fail(d->path, value, e, "network must be none, user or tap");
 }
 
 static int read_pipefail(struct decoder *d, const struct node *value, struct err *e)
@@ -258,8 +185,8 @@ static int read_start(struct decoder *d, const struct node *value, struct err *e
 }
 
 static const struct key recipe_keys[] = {
-    {"name", read_name},   {"network", read_network}, {"pipefail", read_pipefail},
-    {"steps", read_steps}, {"start", read_start},     {"ready", read_ready},
+    {"name", read_name},          {"network", read_network}, {"pipefail", read_pipefail},
+    {"steps", recipe_read_steps}, {"start", read_start},     {"ready", read_ready},
 };
 
 int recipe_parse(struct recipe **out, const char *path, const void *text, size_t len, struct err *e)
@@ -276,7 +203,7 @@ int recipe_parse(struct recipe **out, const char *path, const void *text, size_t
     r->ready.timeout_ms = READY_TIMEOUT_MS;
     r->ready.try_timeout_ms = READY_TRY_TIMEOUT_MS;
     struct decoder d = {.path = path, .recipe = r};
-    rc = read_mapping(&d, root, "a recipe", recipe_keys, ARRAY_LEN(recipe_keys), e);
+    rc = recipe_read_mapping(&d, root, "a recipe", recipe_keys, ARRAY_LEN(recipe_keys), e);
     if (rc < 0)
         return rc;
     if (!r->name)
@@ -299,17 +226,12 @@ void recipe_free(struct recipe *r)
 {
     if (!r)
         return;
-    for (size_t i = 0; i < r->step_count; i++) {
-        struct recipe_step *step = &r->steps[i];
-        env_free(step->env, step->env_count);
-        argv_free(step->argv);
-        free(step->text);
-        free(step->user);
-        free(step->workdir);
-    }
+    for (size_t i = 0; i < r->step_count; i++)
+        recipe_step_fini(&r->steps[i]);
     free(r->steps);
     free(r->name);
     free(r->start);
     free(r->ready.command);
+    free(r->ready.http_path);
     free(r);
 }

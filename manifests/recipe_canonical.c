@@ -21,6 +21,47 @@ static struct json *argv_array(char *const *argv)
     return array;
 }
 
+/* The names alone: a value is no input that may be kept. */
+static struct json *secrets_array(const struct recipe_step *step)
+{
+    struct json *array = json_new_array();
+    for (size_t i = 0; array && i < step->secret_count; i++) {
+        struct json *secret = json_new_object();
+        if (!secret) {
+            json_free(array);
+            return NULL;
+        }
+        json_set(secret, "name", json_new_string(step->secrets[i].name));
+        if (step->secrets[i].env)
+            json_set(secret, "env", json_new_string(step->secrets[i].env));
+        json_append(array, secret);
+    }
+    return array;
+}
+
+static struct json *files_object(const struct recipe_step *step)
+{
+    static const char *const names[] = {[RECIPE_SOURCE_DIRECTORY] = "directory",
+                                        [RECIPE_SOURCE_TARBALL] = "tarball",
+                                        [RECIPE_SOURCE_IMAGE] = "image"};
+    const struct recipe_files *f = step->files;
+    bool copy = step->kind == RECIPE_COPY;
+    char text[DIGEST_TEXT_MAX];
+    struct json *object = json_new_object();
+    if (!object)
+        return NULL;
+    json_set(object, copy ? "from" : names[f->source],
+             json_new_string(f->has_content ? digest_print(&f->content, text) : f->from));
+    json_set(object, copy ? "to" : "at", json_new_string(f->to));
+    if (f->owner)
+        json_set(object, "owner", json_new_string(f->owner));
+    if (f->has_mode)
+        json_set(object, "mode", json_new_integer(f->mode));
+    if (f->excludes && !f->has_content)
+        json_set(object, "exclude", argv_array(f->excludes));
+    return object;
+}
+
 static struct json *run_object(const struct recipe_step *step)
 {
     struct json *object = json_new_object();
@@ -33,10 +74,14 @@ static struct json *run_object(const struct recipe_step *step)
         json_set(object, "workdir", json_new_string(step->workdir));
     if (step->env_count > 0)
         json_set(object, "env", env_object(step->env, step->env_count));
+    if (step->no_network)
+        json_set(object, "network", json_new_string("none"));
+    if (step->secret_count > 0)
+        json_set(object, "secrets", secrets_array(step));
     return object;
 }
 
-static struct json *step_object(const struct recipe_step *step)
+struct json *recipe_step_canonical(const struct recipe_step *step)
 {
     struct json *object = step->kind == RECIPE_RUN ? run_object(step) : json_new_object();
     if (!object)
@@ -53,6 +98,12 @@ static struct json *step_object(const struct recipe_step *step)
     case RECIPE_USER:
         json_set(object, "user", json_new_string(step->text));
         break;
+    case RECIPE_COPY:
+        json_set(object, "copy", files_object(step));
+        break;
+    case RECIPE_GRAFT:
+        json_set(object, "graft", files_object(step));
+        break;
     }
     return object;
 }
@@ -66,6 +117,14 @@ static struct json *ready_object(const struct recipe_ready *ready)
         json_set(object, "command", json_new_string(ready->command));
     if (ready->kind == RECIPE_READY_PORT)
         json_set(object, "port", json_new_integer(ready->port));
+    if (ready->kind == RECIPE_READY_HTTP) {
+        struct json *http = json_new_object();
+        json_set(http, "port", json_new_integer(ready->port));
+        json_set(http, "path", json_new_string(ready->http_path));
+        if (ready->http_status != 0)
+            json_set(http, "status", json_new_integer(ready->http_status));
+        json_set(object, "http", http);
+    }
     return object;
 }
 
@@ -79,10 +138,9 @@ struct json *recipe_canonical(const struct recipe *r)
         return NULL;
     }
     for (size_t i = 0; i < r->step_count; i++)
-        json_append(steps, step_object(&r->steps[i]));
+        json_append(steps, recipe_step_canonical(&r->steps[i]));
     json_set(object, "steps", steps);
-    json_set(object, "network",
-             json_new_string(r->network == RECIPE_NETWORK_NONE ? "none" : "user"));
+    json_set(object, "network", json_new_string(recipe_network_name(r->network)));
     json_set(object, "pipefail", json_new_bool(r->pipefail));
     if (r->start)
         json_set(object, "start", json_new_string(r->start));

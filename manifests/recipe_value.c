@@ -104,14 +104,29 @@ int node_duration(uint64_t *out_ms, const char *path, const char *key, const str
     return 0;
 }
 
+/* False for anything but a plain number in the range. */
+static bool read_number(unsigned *out, const struct node *node, struct range range)
+{
+    size_t digits = node->kind == NODE_SCALAR ? strspn(node->text, "0123456789") : 0;
+    if (digits == 0 || digits > 9 || digits != node->len)
+        return false;
+    *out = (unsigned)strtoul(node->text, NULL, 10);
+    return *out >= range.from && *out <= range.to;
+}
+
+int node_number(unsigned *out, const char *path, const char *key, const struct node *node,
+                struct range range, struct err *e)
+{
+    if (read_number(out, node, range))
+        return 0;
+    return node_fail(path, node, e, "%s must be a number from %u to %u", key, range.from, range.to);
+}
+
 int node_port(uint16_t *out, const char *path, const char *key, const struct node *node,
               struct err *e)
 {
     unsigned port = 0;
-    size_t digits = node->kind == NODE_SCALAR ? strspn(node->text, "0123456789") : 0;
-    if (digits > 0 && digits <= 5 && digits == node->len)
-        port = (unsigned)strtoul(node->text, NULL, 10);
-    if (port == 0 || port > UINT16_MAX)
+    if (!read_number(&port, node, (struct range){1, UINT16_MAX}))
         return node_fail(path, node, e, "%s must be a TCP port, from 1 to 65535", key);
     *out = (uint16_t)port;
     return 0;

@@ -65,7 +65,9 @@ static void expect_steps(struct fixture *f, const char *text, const char *const 
     struct world w;
     struct err e = ERR_INIT;
     open_world(&w, f, text);
-    int rc = guest_run_steps(&w.guest, w.recipe, &w.context, NULL, &e);
+    struct step_run run = {.recipe = w.recipe, .context = &w.context};
+    int rc = guest_run_steps(&w.guest, &run, &e);
+    step_run_fini(&run);
     if (!parts[0])
         must(rc, &e);
     else
@@ -132,7 +134,8 @@ static void pipelines(void **state)
         {"pipefail: true\nsteps:\n  - run: 'false | true'\n", {"exit status 1"}},
         {"steps:\n  - run: yes | head -1\n", {NULL}},
         {"steps:\n  - run: no-such-download | sh\n  - run: cat DIR/result\n",
-         {"step 2 of 2", "No such file"}},
+         {"step 2 of 2", "No such file", "\nstep 1 printed to stderr:\n",
+          "no-such-download: command not found"}},
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++)
         expect_steps(*state, rows[i].text, rows[i].parts);

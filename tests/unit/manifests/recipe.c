@@ -104,6 +104,66 @@ static void every_key(void **state)
     assert_int_equal(r->ready.try_timeout_ms, 250);
 }
 
+static void files_and_more(void **state)
+{
+    (void)state;
+    static const char text[] = "name: x\n"
+                               "network: tap\n"
+                               "steps:\n"
+                               "  - copy: {from: tree/, to: srv/}\n"
+                               "  - copy:\n"
+                               "      from: /etc/hosts\n"
+                               "      to: /x\n"
+                               "      owner: 1000:users\n"
+                               "      mode: 0640\n"
+                               "      exclude: ['*.o', a/b]\n"
+                               "  - graft: {tarball: ../t.tar, at: /opt, mode: 755}\n"
+                               "  - graft: {image: 'alpine:3', at: /, owner: root}\n"
+                               "  - run: x\n"
+                               "    network: none\n"
+                               "    retries: 3\n"
+                               "    backoff: 2\n"
+                               "    secrets: [B, {name: A.b, env: VALUE}]\n"
+                               "ready: {http: {port: 80, path: /up?x=1, status: 204}}\n";
+    struct err e = ERR_INIT;
+    AUTO_RECIPE struct recipe *r = NULL;
+    assert_int_equal(recipe_parse(&r, "dir/r.yaml", text, strlen(text), &e), 0);
+    assert_int_equal(r->network, RECIPE_NETWORK_TAP);
+    const struct recipe_files *f = r->steps[0].files;
+    assert_int_equal(r->steps[0].kind, RECIPE_COPY);
+    assert_string_equal(f->path, "dir/tree/");
+    assert_string_equal(f->to, "srv/");
+    assert_null(f->owner);
+    assert_false(f->has_mode);
+    f = r->steps[1].files;
+    assert_string_equal(f->path, "/etc/hosts");
+    assert_string_equal(f->owner, "1000:users");
+    assert_int_equal(f->mode, 0640);
+    assert_string_equal(f->excludes[1], "a/b");
+    f = r->steps[2].files;
+    assert_int_equal(r->steps[2].kind, RECIPE_GRAFT);
+    assert_int_equal(f->source, RECIPE_SOURCE_TARBALL);
+    assert_string_equal(f->path, "dir/../t.tar");
+    assert_int_equal(f->mode, 0755);
+    f = r->steps[3].files;
+    assert_int_equal(f->source, RECIPE_SOURCE_IMAGE);
+    assert_string_equal(f->from, "alpine:3");
+    assert_null(f->path);
+    const struct recipe_step *run = &r->steps[4];
+    assert_true(run->no_network);
+    assert_int_equal(run->retries, 3);
+    assert_int_equal(run->backoff_ms, 2000);
+    assert_int_equal(run->secret_count, 2);
+    assert_string_equal(run->secrets[0].name, "A.b");
+    assert_string_equal(run->secrets[0].env, "VALUE");
+    assert_null(run->secrets[1].env);
+    assert_true(recipe_has_secrets(r));
+    assert_int_equal(r->ready.kind, RECIPE_READY_HTTP);
+    assert_int_equal(r->ready.port, 80);
+    assert_string_equal(r->ready.http_path, "/up?x=1");
+    assert_int_equal(r->ready.http_status, 204);
+}
+
 static void defaults(void **state)
 {
     (void)state;
@@ -123,14 +183,70 @@ static void defaults(void **state)
     assert_int_equal(ready->ready.try_timeout_ms, 10000);
 }
 
+#define STEP "name: x\nsteps:\n  - "
+
+struct refused {
+    const char *text;
+    const char *error;
+};
+
+static void expect_refused(const struct refused *rows, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct err e = ERR_INIT;
+        AUTO_RECIPE struct recipe *r = parse(rows[i].text, &e);
+        assert_null(r);
+        assert_string_equal(e.text, rows[i].error);
+        assert_int_equal(e.class, ERR_INPUT);
+    }
+}
+
+static void errors_of_files_and_more(void **state)
+{
+    (void)state;
+    static const struct refused rows[] = {
+        {"name: x\nready: {http: {path: /}}", "r.yaml:2:15: http needs a port"},
+        {"name: x\nready: {http: {port: 1, path: x}}",
+         "r.yaml:2:31: path must begin with '/', be shorter than 1024 and as in a URL"},
+        {"name: x\nready: {http: {port: 1, path: \"/'\"}}",
+         "r.yaml:2:31: path must begin with '/', be shorter than 1024 and as in a URL"},
+        {"name: x\nready: {http: {port: 1, status: 99}}",
+         "r.yaml:2:33: status must be a number from 100 to 599"},
+        {STEP "run: x\n    network: user", "r.yaml:4:14: network of a step can only be none"},
+        {STEP "run: x\n    retries: 11", "r.yaml:4:14: retries must be a number from 0 to 10"},
+        {STEP "run: x\n    retries: -1", "r.yaml:4:14: retries must be a number from 0 to 10"},
+        {STEP "run: x\n    secrets: A", "r.yaml:4:14: secrets must be a list"},
+        {STEP "run: x\n    secrets: [A, A]", "r.yaml:4:18: secret A is there twice"},
+        {STEP "run: x\n    secrets: [a/b]",
+         "r.yaml:4:15: a secret's name must be at most 64 letters, digits, '_', '-' and '.'"},
+        {STEP "run: x\n    secrets: [{name: A, file: B}]",
+         "r.yaml:4:15: a secret must be a name, or a mapping of name and perhaps env"},
+        {STEP "run: x\n    secrets: [{name: A, env: B=C}]",
+         "r.yaml:4:30: env of a secret must be the name of a variable"},
+        {STEP "copy: x", "r.yaml:3:11: copy must be a mapping"},
+        {STEP "copy: {from: x}", "r.yaml:3:11: copy must have from and to"},
+        {STEP "copy: {from: x, to: /, mode: 888}",
+         "r.yaml:3:34: mode must be three or four octal digits"},
+        {STEP "copy: {from: x, to: /, mode: 77777}",
+         "r.yaml:3:34: mode must be three or four octal digits"},
+        {STEP "copy: {from: x, to: /, user: y}", "r.yaml:3:28: copy has no key 'user'"},
+        {STEP "copy: {from: x, to: /, owner: y z}",
+         "r.yaml:3:35: owner must be an account's name or number"},
+        {STEP "graft: {at: /}",
+         "r.yaml:3:12: graft must have at, and one of directory, tarball and image"},
+        {STEP "graft: {image: a, tarball: b, at: /}",
+         "r.yaml:3:32: a graft must have exactly one of directory, tarball and image"},
+        {STEP "graft: {image: a, at: b}", "r.yaml:3:27: at must be an absolute path"},
+        {STEP "graft: {image: a, at: /, exclude: [b]}",
+         "r.yaml:3:39: exclude is for a graft of a directory"},
+    };
+    expect_refused(rows, ARRAY_LEN(rows));
+}
+
 static void errors(void **state)
 {
     (void)state;
-#define STEP "name: x\nsteps:\n  - "
-    static const struct {
-        const char *text;
-        const char *error;
-    } rows[] = {
+    static const struct refused rows[] = {
         {"", "r.yaml: the file is empty"},
         {"# only a comment\n", "r.yaml: the file is empty"},
         {"- a\n", "r.yaml:1:1: a recipe must be a mapping"},
@@ -149,7 +265,7 @@ static void errors(void **state)
         {"name: ''", "r.yaml:1:7: name is empty"},
         {"name: [x]", "r.yaml:1:7: name must be text, not a list"},
         {"name: {x: y}", "r.yaml:1:7: name must be text, not a mapping"},
-        {"name: x\nnetwork: host", "r.yaml:2:10: network must be none or user"},
+        {"name: x\nnetwork: host", "r.yaml:2:10: network must be none, user or tap"},
         {"name: x\npipefail: yes", "r.yaml:2:11: pipefail must be true or false"},
         {"name: x\npipefail: on", "r.yaml:2:11: pipefail must be true or false"},
         {"name: x\npipefail: \"true\"", "r.yaml:2:11: pipefail must be true or false"},
@@ -157,10 +273,10 @@ static void errors(void **state)
         {"name: x\nsteps: echo", "r.yaml:2:8: steps must be a list"},
         {"name: x\nsteps:", "r.yaml:2:7: steps must be a list"},
         {STEP "echo", "r.yaml:3:5: a step without run must be a mapping"},
-        {STEP "{}",
-         "r.yaml:3:5: a step without run must have exactly one of env, workdir and user"},
-        {STEP "{user: a, workdir: /b}",
-         "r.yaml:3:5: a step without run must have exactly one of env, workdir and user"},
+        {STEP "{}", "r.yaml:3:5: a step without run must have exactly one of env, workdir, user, "
+                    "copy and graft"},
+        {STEP "{user: a, workdir: /b}", "r.yaml:3:5: a step without run must have exactly one of "
+                                        "env, workdir, user, copy and graft"},
         {STEP "timeout: 3", "r.yaml:3:5: a step without run has no key 'timeout'"},
         {STEP "Run: x", "r.yaml:3:5: a step without run has no key 'Run'"},
         {STEP "run: x\n    shell: y", "r.yaml:4:5: a run step has no key 'shell'"},
@@ -190,11 +306,11 @@ static void errors(void **state)
         {STEP "env: {A: }", "r.yaml:3:14: A has no value"},
         {STEP "env: {A: 1, A: 2}", "r.yaml:3:17: the key 'A' is already in line 3"},
         {"name: x\nstart: ''", "r.yaml:2:8: start is empty"},
-        {"name: x\nready: {}", "r.yaml:2:8: ready must have exactly one of command and port"},
+        {"name: x\nready: {}", "r.yaml:2:8: ready must have exactly one of command, port and http"},
         {"name: x\nready: {port: 1, command: y}",
-         "r.yaml:2:8: ready must have exactly one of command and port"},
+         "r.yaml:2:8: ready must have exactly one of command, port and http"},
         {"name: x\nready: {interval: 1}",
-         "r.yaml:2:8: ready must have exactly one of command and port"},
+         "r.yaml:2:8: ready must have exactly one of command, port and http"},
         {"name: x\nready: [a]", "r.yaml:2:8: ready must be a mapping"},
         {"name: x\nready: {url: y}", "r.yaml:2:9: ready has no key 'url'"},
         {"name: x\nready: {port: 0}", "r.yaml:2:15: port must be a TCP port, from 1 to 65535"},
@@ -212,13 +328,7 @@ static void errors(void **state)
         {"name: [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[",
          "r.yaml:1:38: nested more than 32 levels deep"},
     };
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        struct err e = ERR_INIT;
-        AUTO_RECIPE struct recipe *r = parse(rows[i].text, &e);
-        assert_null(r);
-        assert_string_equal(e.text, rows[i].error);
-        assert_int_equal(e.class, ERR_INPUT);
-    }
+    expect_refused(rows, ARRAY_LEN(rows));
 }
 
 /* What libyaml itself refuses: its words, our place. */
@@ -251,15 +361,18 @@ static void unknown_keys_are_listed(void **state)
     struct err e = ERR_INIT;
     AUTO_RECIPE struct recipe *r = parse("name: x\nready: {url: y}", &e);
     assert_null(r);
-    assert_string_equal(e.hint, "its keys are: command, port, interval, timeout, try_timeout");
+    assert_string_equal(e.hint,
+                        "its keys are: command, port, http, interval, timeout, try_timeout");
 }
 
 /* The document names each key that the hints list, and every mapping has an unknown key. */
 static void documented(void **state)
 {
     (void)state;
-    static const char *const texts[] = {"name: x\nzz: 1", STEP "run: x\n    zz: 1", STEP "zz: 1",
-                                        "name: x\nready: {zz: 1}"};
+    static const char *const texts[] = {
+        "name: x\nzz: 1",          STEP "run: x\n    zz: 1",          STEP "zz: 1",
+        "name: x\nready: {zz: 1}", "name: x\nready: {http: {zz: 1}}", STEP "copy: {zz: 1}",
+        STEP "graft: {zz: 1}"};
     struct err e = ERR_INIT;
     AUTO_BUF struct buf document;
     buf_init(&document, LIMIT_RECIPE);
@@ -304,7 +417,7 @@ static void canonical_form(void **state)
     static const char *const same[] = {
         "name: x\nsteps: [{run: a}, {run: b, env: {B: 2, A: 1}}]\n",
         "# other layout\nname: y\nnetwork: user\npipefail: false\nsteps:\n- run: 'a'\n  timeout: "
-        "600\n"
+        "600\n  retries: 2\n  backoff: 3\n"
         "- env:\n    A: \"1\"\n    B: '2'\n  run: >-\n    b\n",
         "{name: z, steps: [{run: a, env: {}}, {env: {A: 1, B: 2}, run: b, timeout: 1s}]}",
     };
@@ -324,6 +437,22 @@ static void canonical_form(void **state)
         "name: x\nready: a",
         "name: x\nready: {port: 1}",
         "name: x\nready: {port: 2}",
+        "name: x\nready: {http: {port: 2}}",
+        "name: x\nready: {http: {port: 2, path: /a}}",
+        "name: x\nready: {http: {port: 2, status: 200}}",
+        "name: x\nnetwork: tap",
+        STEP "run: a\n    network: none",
+        STEP "run: a\n    secrets: [A]",
+        STEP "run: a\n    secrets: [{name: A, env: A}]",
+        STEP "copy: {from: a, to: b}",
+        STEP "copy: {from: b, to: b}",
+        STEP "copy: {from: a, to: c}",
+        STEP "copy: {from: a, to: b, owner: c}",
+        STEP "copy: {from: a, to: b, mode: 644}",
+        STEP "copy: {from: a, to: b, exclude: [c]}",
+        STEP "graft: {directory: a, at: /b}",
+        STEP "graft: {tarball: a, at: /b}",
+        STEP "graft: {image: a, at: /b}",
         STEP "run: a",
         STEP "run: [a]",
         STEP "run: a\n    user: b",
@@ -349,7 +478,8 @@ static void memory_short(void **state)
 {
     (void)state;
     static const char text[] =
-        "name: x\nsteps: [{run: [a, b], env: {C: d}}, {user: e}]\nready: f\n";
+        "name: x\nsteps: [{run: [a, b], env: {C: d}, secrets: [{name: s, env: S}]}, {user: e}, "
+        "{copy: {from: g, to: h, owner: i, exclude: [j]}}]\nready: f\n";
     bool done = false;
     for (unsigned long nth = 1; !done && nth < 1000; nth++) {
         struct err e = ERR_INIT;
@@ -367,8 +497,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_key),
+        cmocka_unit_test(files_and_more),
         cmocka_unit_test(defaults),
         cmocka_unit_test(errors),
+        cmocka_unit_test(errors_of_files_and_more),
         cmocka_unit_test(syntax_errors),
         cmocka_unit_test(unknown_keys_are_listed),
         cmocka_unit_test(documented),
