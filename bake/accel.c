@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "bake/internal.h"
+#include "bake/vm_driver.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"

@@ -5,30 +5,11 @@
  */
 #include <errno.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 
-#include "bake/internal.h"
+#include "bake/vm_driver.h"
 #include "base/clock.h"
-#include "base/file.h"
 
 enum { RETRY_MS = 20, CONSOLE_LINES = 5 };
-
-static int connect_socket(int *out, const char *path, struct err *e)
-{
-    struct sockaddr_un to = {.sun_family = AF_UNIX};
-    if (strlen(path) >= sizeof(to.sun_path))
-        return err_set(e, ERR_LIMIT, "socket path %s is too long", path);
-    memcpy(to.sun_path, path, strlen(path) + 1);
-    AUTO_FD int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return err_sys(e, "socket for the guest agent");
-    if (connect(fd, (const struct sockaddr *)&to, sizeof(to)) < 0)
-        return err_sys(e, "connecting to %s", path);
-    *out = fd;
-    fd = -1;
-    return 0;
-}
 
 /* The end of the console log, for a guest that says nothing else. */
 static int add_console(struct vm *v, struct err *e)
@@ -48,7 +29,7 @@ int agent_connect(struct agent **out, struct vm *v, int64_t timeout_ms, const st
 {
     int64_t deadline_ms = clock_ms() + timeout_ms;
     int fd = -1;
-    while (connect_socket(&fd, vm_agent_socket(v), e) < 0) {
+    while (vm_agent_open(v, &fd, e) < 0) {
         bool later = e->sys == ENOENT || e->sys == ECONNREFUSED || e->sys == EAGAIN;
         if (!later || clock_ms() >= deadline_ms)
             return -(int)e->class;

@@ -9,8 +9,7 @@
 
 #include "bake/internal.h"
 
-/* Copies text from the guest: printable, terminated; a newline separates two parts. */
-static void take_text(char *out, size_t capacity, const uint8_t *bytes, size_t len)
+void agent_take_text(char *out, size_t capacity, const uint8_t *bytes, size_t len)
 {
     size_t used = 0;
     for (size_t i = 0; i < len && used + 1 < capacity; i++)
@@ -42,9 +41,9 @@ static int interpreter_fault(const uint8_t *detail, size_t len, struct err *e)
     char program[AGENT_DETAIL_MAX];
     const uint8_t *newline = memchr(detail, '\n', len);
     size_t first = newline ? (size_t)(newline - detail) : len;
-    take_text(interpreter, sizeof(interpreter), detail, first);
-    take_text(program, sizeof(program), newline ? newline + 1 : detail,
-              newline ? len - first - 1 : 0);
+    agent_take_text(interpreter, sizeof(interpreter), detail, first);
+    agent_take_text(program, sizeof(program), newline ? newline + 1 : detail,
+                    newline ? len - first - 1 : 0);
     int rc = err_set(e, ERR_STEP, "program %s is in the guest, but its interpreter %s is missing",
                      program, interpreter);
     if (strchr(interpreter, '?'))
@@ -67,7 +66,7 @@ int agent_fault(const struct agent_frame *f, const char *path, struct err *e)
     uint32_t stage = agent_get_u32(f->payload);
     uint32_t number = agent_get_u32(f->payload + 4);
     int sys = number > 0 && number < 4096 ? (int)number : EIO;
-    take_text(detail, sizeof(detail), f->payload + 8, f->len - 8);
+    agent_take_text(detail, sizeof(detail), f->payload + 8, f->len - 8);
     switch (stage) {
     case AGENT_AT_FROZEN:
         return err_set(e, ERR_BUSY, "refused by the guest agent: %s", detail);

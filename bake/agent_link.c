@@ -118,24 +118,28 @@ static int link_read(struct agent *a, struct err *e)
 /* Moves bytes once, waiting at most until the deadline. */
 static int link_move(struct agent *a, int64_t deadline_ms, struct err *e)
 {
-    struct pollfd fds[2] = {{.fd = a->fd, .events = POLLIN, .revents = 0},
-                            {.fd = a->cancel ? a->cancel->fd : -1, .events = POLLIN, .revents = 0}};
+    struct pollfd fds[2 + AGENT_ALSO_MAX] = {
+        {.fd = a->fd, .events = POLLIN, .revents = 0},
+        {.fd = cancel_fd(a->cancel), .events = POLLIN, .revents = 0}};
+    size_t count = a->also ? a->also_count : 0;
+    for (size_t i = 0; i < count; i++)
+        fds[2 + i] = a->also[i];
     if (a->out.len)
         fds[0].events |= POLLOUT;
-    int timeout_ms = -1;
-    if (deadline_ms >= 0) {
-        int64_t left = deadline_ms - clock_ms();
-        timeout_ms = left < 0 ? 0 : left > 60000 ? 60000 : (int)left;
-    }
-    int ready = poll(fds, 2, timeout_ms);
+    int64_t left = deadline_ms >= 0 ? deadline_ms - clock_ms() : INT64_MAX;
+    int ready = poll(fds, 2 + count, cancel_wait_ms(a->cancel, left));
     if (ready < 0 && errno != EINTR)
         return err_sys(e, "waiting for the guest agent");
     if (cancel_check(a->cancel, e) < 0) {
         agent_link_break(a);
-        return -ERR_CANCELLED;
+        return -(int)e->class;
     }
     if (ready <= 0)
         return 0;
+    for (size_t i = 0; i < count; i++) {
+        a->also[i].revents = fds[2 + i].revents;
+        a->woken = a->woken || fds[2 + i].revents;
+    }
     int rc = fds[0].revents & POLLOUT ? link_write(a, e) : 0;
     if (rc == 0 && fds[0].revents & (POLLIN | POLLHUP | POLLERR))
         rc = link_read(a, e);
@@ -154,6 +158,7 @@ int agent_link_receive(struct agent *a, int64_t deadline_ms, struct agent_frame 
     int rc = link_check_open(a, e);
     link_drop(a, a->taken);
     a->taken = 0;
+    a->woken = false;
     while (rc == 0) {
         struct agent_frame frame = {.type = 0};
         long len = agent_frame_parse(a->in, a->in_len, &frame);
@@ -171,7 +176,7 @@ int agent_link_receive(struct agent *a, int64_t deadline_ms, struct agent_frame 
             *got = true;
             return 0;
         }
-        if (deadline_ms >= 0 && clock_ms() >= deadline_ms) {
+        if (a->woken || (deadline_ms >= 0 && clock_ms() >= deadline_ms)) {
             *got = false;
             return 0;
         }

@@ -30,6 +30,8 @@ enum {
     AGENT_BOOT_ID_LEN = 36,
     AGENT_DETAIL_MAX = 512, /* text in ERROR and HELLO_REPLY */
     AGENT_ENTROPY_LEN = 64,
+    AGENT_RANDOM_LEN = 64, /* from each of the two sources that RANDOM asks */
+    AGENT_END_LEN = 16,    /* how a process ended */
     AGENT_HELLO_LEN = AGENT_NONCE_LEN + 4,
     AGENT_HELLO_REPLY_MIN = AGENT_NONCE_LEN + 4 + AGENT_BOOT_ID_LEN,
 };
@@ -56,6 +58,15 @@ enum agent_type {
     AGENT_RESEED,
     AGENT_NETWORK,
     AGENT_POWER_OFF,
+    AGENT_MOUNT,
+    AGENT_COPY_OPEN,
+    AGENT_COPY,
+    AGENT_COPY_CLOSE,
+    AGENT_HTTP_PROBE,
+    AGENT_RESIZE,
+    AGENT_PACKAGES,
+    AGENT_RANDOM,
+    AGENT_ECHO,
     AGENT_END_ALL,
     /* guest to host */
     AGENT_HELLO_REPLY = 64,
@@ -69,7 +80,31 @@ enum agent_type {
 };
 
 /* EXEC flags */
-enum { AGENT_EXEC_STDIN = 1, AGENT_EXEC_DETACH = 2, AGENT_EXEC_APART = 4 };
+enum {
+    AGENT_EXEC_STDIN = 1,
+    AGENT_EXEC_DETACH = 2,
+    AGENT_EXEC_TERMINAL = 4,
+    AGENT_EXEC_ALONE = 8,      /* what it leaves running is killed at its end */
+    AGENT_EXEC_NO_NETWORK = 16, /* a network of its own, with a loopback interface */
+    AGENT_EXEC_APART = 32       /* mounts, IPC objects and a host name of its own */
+};
+
+/* COPY_OPEN: what `to` is. */
+enum agent_copy_kind {
+    AGENT_COPY_TREE, /* the directory that entries are laid in */
+    AGENT_COPY_FILE  /* one file; goes into `to` where that ends in a slash or is a directory */
+};
+
+/* Records of a COPY. Owner and group of AGENT_COPY_OWNER: those that COPY_OPEN names. */
+enum agent_copy_record {
+    AGENT_COPY_DIRECTORY = 1, /* there from now on */
+    AGENT_COPY_REGULAR,       /* a file, whose bytes follow */
+    AGENT_COPY_DATA,          /* some of them */
+    AGENT_COPY_SYMLINK,
+    AGENT_COPY_HARD_LINK,
+    AGENT_COPY_SETTLE /* a directory gets its mode, owner and time: after all that is in it */
+};
+#define AGENT_COPY_OWNER 0xffffffffu
 
 /* How a process ended: EXIT and PROCESS replies. */
 enum agent_end { AGENT_END_RUNNING, AGENT_END_EXITED, AGENT_END_SIGNALLED };

@@ -187,6 +187,12 @@ struct bake_limits {
     uint64_t memory_mb; /* of all machines together */
 };
 
+/* In place of a time: no limit. */
+#define STAGE_UNLIMITED ((int64_t)-1)
+
+/* How long a task may be in a stage, in milliseconds, unless the options say so; STAGE_UNLIMITED. */
+int64_t bake_stage_limit_ms(enum bake_stage stage);
+
 /* Who runs the recipe's steps for the template server. */
 enum bake_builder {
     BUILDER_AUTO,   /* local where push_to is set */
@@ -199,6 +205,7 @@ struct bake_options {
     struct bake_selection tasks;
     struct bake_pins pins;
     struct bake_limits limits;
+    int64_t stage_limits_ms[STAGE_COUNT]; /* 0: bake_stage_limit_ms */
     const char *recipe_path;
     const char *recipe_from; /* command that says what each task is built from (bake/provider.c);
                                 NULL: the recipe */
@@ -354,13 +361,21 @@ int template_run(const struct template *t, struct store *s, const struct templat
                  const struct template_command *command, struct agent_result *result,
                  struct err *e) MUST_USE;
 
-struct verify_report {
-    uint64_t chunks;    /* distinct, each read and verified */
-    uint64_t size;      /* their plain bytes */
-    int64_t restore_ms; /* start of the VMM to ready */
+/* What was found when a template was proved right (bake/prove.c). */
+struct proof {
+    int64_t ready_ms;       /* start of the VMM to ready */
+    int64_t clock_error_ms; /* at most; of the worst copy */
+    uint32_t orphans;       /* deleted files of its disk that were open at the snapshot */
 };
 
-/* Restores a copy, passes the ready check, reads every chunk of disk, memory and device state. */
+struct verify_report {
+    uint64_t chunks; /* distinct, each read and verified */
+    uint64_t size;   /* their plain bytes */
+    struct proof proof;
+};
+
+/* Reads every chunk of disk, memory and device state, then proves the template again as a bake does:
+ * two copies, ready check, clock, random numbers, channel, e2fsck. */
 int template_verify(const struct template *t, struct store *s, const struct template_use *use,
                     struct verify_report *out, struct err *e) MUST_USE;
 

@@ -233,6 +233,7 @@ void baking_stage(struct baking *b, enum bake_stage stage)
 {
     close_stage(b);
     b->result->stage = stage;
+    stage_limit_begin(b);
     run_event(b->run, &(struct bake_event){.kind = EVENT_STAGE_STARTED, .result = b->result});
 }
 

@@ -40,7 +40,7 @@ struct script {
 struct trial {
     const struct golden_task *task;
     struct golden_result *result;
-    struct guest *guest;
+    struct template_copy copy;
     struct golden_output output; /* of the script that ran last */
 };
 
@@ -100,7 +100,7 @@ static int make_context(struct guest_context *c, const struct trial *t, const st
 static int make_dir(void *ctx, const char *path, uint32_t mode, struct err *e)
 {
     struct trial *t = ctx;
-    return agent_make_dirs(t->guest->agent, path, mode, e);
+    return agent_make_dirs(t->copy.guest->agent, path, mode, e);
 }
 
 static int put(void *ctx, const char *path, uint32_t mode, const void *data, size_t len,
@@ -108,7 +108,7 @@ static int put(void *ctx, const char *path, uint32_t mode, const void *data, siz
 {
     struct trial *t = ctx;
     int rc = cancel_check(t->task->room->cancel, e);
-    return rc < 0 ? rc : agent_put(t->guest->agent, path, mode, data, len, e);
+    return rc < 0 ? rc : agent_put(t->copy.guest->agent, path, mode, data, len, e);
 }
 
 /* Runs a tool of the image as root. */
@@ -118,7 +118,7 @@ static int run_tool(struct trial *t, const char *const *argv, struct err *e)
                               .env = (const char *const *)t->task->template->env,
                               .timeout_ms = TOOL_TIMEOUT_MS};
     struct agent_result end = {0};
-    int rc = agent_run(t->guest->agent, &exec, NULL, NULL, &end, e);
+    int rc = agent_run(t->copy.guest->agent, &exec, NULL, NULL, &end, e);
     if (rc == 0 && (!end.exited || end.status != 0))
         rc = err_set(e, ERR_STEP, "the image's own %s failed", argv[0]);
     return rc;
@@ -134,11 +134,11 @@ static int put_link(void *ctx, const char *path, const char *target, struct err 
 /* A harness mounts these directories, so they are there and anyone may write to them. */
 static int make_logs(struct trial *t, struct err *e)
 {
-    int rc = agent_make_dirs(t->guest->agent, "/logs", 0755, e);
+    int rc = agent_make_dirs(t->copy.guest->agent, "/logs", 0755, e);
     if (rc == 0)
-        rc = agent_make_dirs(t->guest->agent, agent_logs, 0777, e);
+        rc = agent_make_dirs(t->copy.guest->agent, agent_logs, 0777, e);
     if (rc == 0)
-        rc = agent_make_dirs(t->guest->agent, verifier_logs, 0777, e);
+        rc = agent_make_dirs(t->copy.guest->agent, verifier_logs, 0777, e);
     return rc;
 }
 
@@ -148,7 +148,7 @@ static int probe(struct trial *t, const char *path, bool *there, struct err *e)
     AUTO_BUF struct buf data;
     buf_init(&data, GOLDEN_REWARD_MAX);
     struct err why = ERR_INIT;
-    int rc = agent_get(t->guest->agent, path, &data, &why);
+    int rc = agent_get(t->copy.guest->agent, path, &data, &why);
     *there = rc != -ERR_NOTFOUND;
     if (rc < 0 && rc != -ERR_NOTFOUND && rc != -ERR_STEP && rc != -ERR_LIMIT) {
         *e = why;
@@ -206,10 +206,11 @@ static int run_script(struct trial *t, const struct script *s, struct agent_exec
         const char *const with_shell[] = {shells[n], path, NULL};
         const char *const alone[] = {path, NULL};
         exec->argv = direct ? alone : with_shell;
-        rc = agent_run(t->guest->agent, exec, golden_output_add, &t->output, &s->result->end, e);
+        rc = agent_run(t->copy.guest->agent, exec, golden_output_add, &t->output, &s->result->end,
+                       e);
         struct err ignored = ERR_INIT;
         if (rc != -ERR_STEP || direct || ++n == ARRAY_LEN(shells) ||
-            vm_check(t->guest->vm, &ignored) < 0)
+            vm_check(t->copy.guest->vm, &ignored) < 0)
             break;
         rc = 0; /* that shell does not start */
     }
@@ -265,7 +266,7 @@ static int get_reward(struct trial *t, const char *path, struct buf *text, bool 
                       struct err *e)
 {
     buf_init(text, GOLDEN_REWARD_MAX);
-    int rc = agent_get(t->guest->agent, path, text, e);
+    int rc = agent_get(t->copy.guest->agent, path, text, e);
     *found = rc == 0;
     if (rc == -ERR_NOTFOUND) {
         err_clear(e);
@@ -344,7 +345,7 @@ static int judge(struct trial *t, struct err *e)
     int rc = read_reward(t, &why);
     if (rc == -ERR_CORRUPT || rc == -ERR_LIMIT || rc == -ERR_STEP) {
         /* Of the guest's own doing, unless it is gone. */
-        if (vm_check(t->guest->vm, e) < 0)
+        if (vm_check(t->copy.guest->vm, e) < 0)
             return -(int)e->class;
         snprintf(what, sizeof(what), "%.200s", why.text);
         explain(t, why.class, what);
@@ -369,15 +370,14 @@ static int judge(struct trial *t, struct err *e)
 /* ---- The whole ---- */
 
 /* Nothing of the task has run in a copy that did not come up, so another one is tried. */
-static int restore(struct trial *t, struct block_map **disk, struct err *e)
+static int restore(struct trial *t, struct err *e)
 {
     for (int left = RESTORE_TRIES - 1;; left--) {
-        int rc = template_open_copy(&t->guest, disk, t->task->template, t->task->room, e);
+        int rc = template_open_copy(&t->copy, t->task->template, t->task->room, e);
         if (left == 0 || (rc != -ERR_STEP && rc != -ERR_TIMEOUT))
             return rc;
         log_event(LOG_WARN, "bake", "task %s: restoring again: %s", t->result->task, e->text);
-        block_map_free(*disk);
-        *disk = NULL;
+        template_copy_fini(&t->copy);
         err_clear(e);
     }
 }
@@ -410,18 +410,17 @@ static int try_in(struct trial *t, struct err *e)
 int golden_try(const struct golden_task *task, struct golden_result *r, struct err *e)
 {
     struct trial t = {.task = task, .result = r, .output = {.fd = -1}};
-    AUTO_BLOCK_MAP struct block_map *disk = NULL;
     int rc = file_make_dirs(AT_FDCWD, r->output, e);
     if (rc < 0)
         return err_in(e, "directory for the output");
     int64_t start_ms = clock_ms();
-    rc = restore(&t, &disk, e);
+    rc = restore(&t, e);
     r->restore_ms = clock_ms() - start_ms;
     if (rc < 0)
         err_in(e, "restoring");
     else
         rc = try_in(&t, e);
-    guest_free(t.guest);
+    template_copy_fini(&t.copy);
     golden_output_fini(&t.output);
     return rc;
 }

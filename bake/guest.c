@@ -74,6 +74,7 @@ static int guest_new(struct guest **out, const struct machine_room *r,
     if (!g)
         return err_nomem(e, "guest");
     g->room = r;
+    g->memory_mb = o->memory_mb;
     int rc = make_directory(g, e);
     if (rc == 0)
         rc = start_disk(g, o, e);
@@ -103,6 +104,7 @@ void guest_free(struct guest *g)
 static struct vm_options make_vm_options(const struct guest *g, const struct guest_options *o)
 {
     return (struct vm_options){
+        .driver = g->room->driver,
         .kernel = &g->room->kernel,
         .run_dir = g->dir,
         .nbd_socket = "nbd.sock",
@@ -126,13 +128,14 @@ static int boot_once(struct guest **out, const struct machine_room *r,
     rc = vm_boot(&g->vm, &options, e);
     if (rc == 0)
         rc = agent_connect(&g->agent, g->vm, BOOT_TIMEOUT_MS, r->cancel, e);
-    int64_t before_ns;
     if (rc == 0)
-        rc = agent_set_clock(g->agent, &before_ns, e);
+        rc = guest_set_clock(g, e);
     if (rc == 0)
         rc = agent_reseed(g->agent, e);
+    if (rc == 0)
+        rc = agent_mount(g->agent, e);
     if (rc == 0 && o->network)
-        rc = agent_network(g->agent, e);
+        rc = agent_network(g->agent, NULL, e);
     if (rc < 0)
         return rc;
     *out = MOVE(g);
@@ -220,9 +223,8 @@ int guest_restore(struct guest **out, const struct machine_room *r, const struct
         rc = load_guest(g, o, t, e);
     if (rc == 0)
         rc = agent_connect(&g->agent, g->vm, RESTORE_TIMEOUT_MS, r->cancel, e);
-    int64_t before_ns;
     if (rc == 0)
-        rc = agent_set_clock(g->agent, &before_ns, e);
+        rc = guest_set_clock(g, e);
     if (rc == 0)
         rc = agent_reseed(g->agent, e);
     if (rc == 0)

@@ -28,7 +28,8 @@ struct image_work {
     pthread_mutex_t progress_lock;
     pthread_t threads[WORK_THREADS];
     size_t thread_count;
-    pthread_mutex_t lock; /* guards what follows */
+    struct cancel_limit *limit; /* of the thread that they work for */
+    pthread_mutex_t lock;       /* guards what follows */
     pthread_cond_t changed;
     struct {
         bool arrived; /* its blob is here, or not needed any more */
@@ -251,6 +252,7 @@ static int take_layer(struct image_work *w, size_t n, struct err *e)
 static void *work_thread(void *self)
 {
     struct image_work *w = self;
+    cancel_limit_share(w->room->cancel, w->limit);
     pthread_mutex_lock(&w->lock);
     while (w->next < w->image->manifest.layer_count && w->failed == SIZE_MAX) {
         size_t n = w->next++;
@@ -288,6 +290,7 @@ static int work_start(struct image *i, struct image_room *r,
         return err_nomem(e, "layers");
     i->work = w;
     *w = (struct image_work){.image = i, .room = r, .failed = SIZE_MAX, .err = ERR_INIT};
+    w->limit = cancel_limit_get(r->cancel);
     pthread_mutex_init(&w->lock, NULL);
     pthread_mutex_init(&w->progress_lock, NULL);
     pthread_cond_init(&w->changed, NULL);

@@ -3,6 +3,7 @@
 #ifndef TB2_BAKE_INTERNAL_H
 #define TB2_BAKE_INTERNAL_H
 
+#include <poll.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -102,24 +103,9 @@ int qmp_command(struct qmp *q, const char *command, struct json *arguments, int 
 void qmp_poll(struct qmp *q);
 const struct qmp_events *qmp_events(const struct qmp *q);
 
-/* ---- Machine (qemu.c) --------------------------------------------------------------------- */
-
-struct vm_launch {
-    const struct vm_options *options;
-    const char *append;     /* kernel command line */
-    const char *state_path; /* restore from it; NULL: cold boot */
-    bool bare;              /* no disk, anonymous memory: the probe of accel.c */
-};
-
-/* Starts QEMU as `launch` says; vm_boot and vm_restore are built on it. */
-int vm_launch(struct vm **out, const struct vm_launch *launch, struct err *e) MUST_USE;
-/* The last console bytes, as console_tail. */
-size_t vm_console_tail(struct vm *v, char *out, size_t len);
-/* The whole argument list, NULL-terminated; free with vm_arguments_free. */
-int vm_arguments(char ***out, const struct vm_launch *launch, struct err *e) MUST_USE;
-void vm_arguments_free(char **arguments);
-
 /* ---- Channel to the guest agent (agent_link.c) --------------------------------------------- */
+
+enum { AGENT_ALSO_MAX = 2 };
 
 struct agent {
     int fd; /* -1 once the link is broken */
@@ -132,7 +118,10 @@ struct agent {
     struct buf out;   /* frames waiting to be sent */
     uint8_t *in;      /* AGENT_FRAME_MAX bytes */
     size_t in_len;
-    size_t taken; /* bytes of `in` that the last frame lent out takes */
+    struct pollfd *also; /* waited for too, while a frame is; NULL: nothing */
+    size_t also_count;   /* at most AGENT_ALSO_MAX */
+    bool woken;          /* one of them has something */
+    size_t taken;        /* bytes of `in` that the last frame lent out takes */
     char boot_id[AGENT_BOOT_ID_LEN + 1];
 };
 
@@ -158,8 +147,8 @@ int agent_link_send(struct agent *a, uint32_t type, uint32_t stream, const void 
                     size_t len, struct err *e) MUST_USE;
 
 /*
- * Waits for a frame until `deadline_ms` (clock_ms; -1: none); *got says whether one came. It is
- * borrowed until the next call. An error leaves the link broken.
+ * Waits for a frame until `deadline_ms` (clock_ms; -1: none), or until something of `also`
+ * is ready; *got says whether one came. It is borrowed until the next call. An error leaves the link broken.
  */
 int agent_link_receive(struct agent *a, int64_t deadline_ms, struct agent_frame *out, bool *got,
                        struct err *e) MUST_USE;
@@ -170,7 +159,23 @@ void agent_link_break(struct agent *a);
 /* ERR_CORRUPT for a frame that has no place here; breaks the link. */
 int agent_link_refuse(struct agent *a, const struct agent_frame *f, struct err *e) MUST_USE;
 
-/* ---- Requests (agent_client.c, agent_fault.c) ----------------------------------------------- */
+/* ---- Requests (agent_client.c, agent_checks.c, agent_fault.c) ------------------------------- */
+
+enum { AGENT_REQUEST_MS = 120000 }; /* simple requests, on a loaded host without KVM */
+
+/* Sends a request and waits for its OK (borrowed until the next call) or ERROR. `payload` may be
+ * NULL. */
+int agent_request(struct agent *a, uint32_t type, const struct buf *payload, int64_t timeout_ms,
+                  struct agent_frame *reply, struct err *e) MUST_USE;
+
+/* Copies text from the guest: printable, terminated; what does not fit is left out. */
+void agent_take_text(char *out, size_t capacity, const uint8_t *bytes, size_t len);
+
+/* A request whose reply is one integer, or nothing when `out` is NULL. `payload` may be NULL. */
+int agent_request_u64(struct agent *a, uint32_t type, const struct buf *payload, int64_t timeout_ms,
+                      uint64_t *out, struct err *e) MUST_USE;
+/* Appends a string as the protocol has them. */
+int agent_add_string(struct buf *b, const char *text, struct err *e) MUST_USE;
 
 /* Turns the payload of an ERROR frame into an error. `path` is the PATH that a program was looked
  * up in, or NULL. Text from the guest is bounded and made printable. Returns the class. */

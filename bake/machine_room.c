@@ -19,9 +19,9 @@ size_t machine_cores(void)
 int machine_room_open(struct machine_room *r, struct store *s, const char *cache_dir,
                       enum vm_accel accel, const struct cancel *c, struct err *e)
 {
-    *r = (struct machine_room){.store = s, .cancel = c};
+    *r = (struct machine_room){.store = s, .driver = &vm_qemu, .cancel = c};
     struct vm_accel_answer answer = {.accel = accel};
-    int rc = vm_version(&r->vmm, e);
+    int rc = vm_version(r->driver, &r->vmm, e);
     if (rc == 0)
         rc = guest_kernel_get(&r->kernel, cache_dir, c, e);
     if (rc == 0 && accel == VM_ACCEL_AUTO)

@@ -94,7 +94,8 @@ struct machine_room {
     struct chunk_cache *cache;
     struct guest_kernel kernel;
     enum vm_accel accel; /* resolved: KVM or TCG */
-    char *vmm;           /* vm_version */
+    const struct vm_driver *driver;
+    char *vmm; /* vm_version */
     const struct cancel *cancel;
 };
 /* Finds kernel, accelerator and QEMU; ERR_NOTFOUND with a hint when something is missing. */
@@ -127,6 +128,9 @@ struct guest {
     struct nbd_server *nbd;
     struct vm *vm;
     struct agent *agent; /* NULL before connect and after disconnect */
+    uint64_t memory_mb;
+    int64_t clock_error_ns;         /* of its clock when it was set, at most */
+    struct agent_packages packages; /* as they were when the steps began */
 };
 
 /* Boots from the kernel; returns when the agent has answered and has the right time. */
@@ -136,6 +140,13 @@ int guest_boot(struct guest **out, const struct machine_room *r, const struct gu
  * reseeded random generator and a thawed disk. */
 int guest_restore(struct guest **out, const struct machine_room *r, const struct guest_options *o,
                   const struct template *t, struct err *e) MUST_USE;
+/* Sets the guest's clock and makes sure that it is right within a second (guest_clock.c). */
+int guest_set_clock(struct guest *g, struct err *e) MUST_USE;
+/* Notes the state of the image's packages before the steps. */
+int guest_note_packages(struct guest *g, struct err *e) MUST_USE;
+/* Before a snapshot: waits a while for package managers to end. ERR_STEP, naming them, when they do not,
+ * or when packages are half installed that were not so when they were noted (quiesce.c). */
+int guest_quiesce(struct guest *g, struct err *e) MUST_USE;
 void guest_free(struct guest *g);
 DEFINE_AUTO(guest, guest_free)
 #define AUTO_GUEST CLEANUP(guest_free_auto_)
@@ -180,6 +191,14 @@ struct output_tap {
     void (*line)(void *ctx, const char *line);
     void *ctx;
 };
+
+/* Reads what copy steps and grafts of directories and tarballs lay, for their digests (has_content): before
+ * recipe_canonical. ERR_INPUT with the step's line. */
+int recipe_read_files(struct recipe *r, const struct cancel *c, struct err *e) MUST_USE;
+/* Lays files of the host in the guest's tree, as docs/formats/recipe.md says of `copy`; a `to` that is relative
+ * starts from `workdir`. ERR_STEP when they are not those of f->content any more. */
+int guest_lay_files(struct guest *g, const struct recipe_files *f, const char *workdir,
+                    struct err *e) MUST_USE;
 
 /* A recipe's steps in one guest: what they need, and what they leave for each other. */
 struct step_run {
@@ -473,6 +492,7 @@ void remote_template_drop(struct remote *r, const struct digest *key);
 
 struct run {
     const struct bake_options *options;
+    struct cancel cancel; /* that of the options; a lane's threads have limits (stage_limit.c) */
     struct store *store;
     struct recipe *recipe;
     struct json *recipe_json;
@@ -567,6 +587,13 @@ int provider_apply(const struct provider *p, struct baking *b, struct err *e) MU
 /* Says so where a provider's alias is another than the rule's. */
 void provider_compare_alias(const struct baking *b, const char *ours);
 
+/* The calling thread's time for the stage that the task has begun. */
+void stage_limit_begin(const struct baking *b);
+/* It works on no task's stage any more. */
+void stage_limit_end(const struct run *run);
+/* Where the time was up, says so, and which option allows more. */
+void stage_limit_explain(const struct baking *b, struct err *e);
+
 /* For the scheduler (task.c): the first lane of a task, its work in the lane it is in, its end when
  * the run was told to stop. */
 struct schedule_next task_first(void *run, size_t index);
@@ -579,14 +606,31 @@ int task_why(struct baking *b, char **out, struct err *e) MUST_USE;
 /* Boot, steps, ready, snapshot: the template's document. */
 int warm_task(struct baking *b, const struct block_map *disk, const struct digest *base_disk,
               const struct digest *key, struct json **document, struct err *e) MUST_USE;
-/* Restores what the record says in a fresh VM and passes its ready check. *ready_ms: start of the
- * VMM to ready. What was read of the disk is noted in `document` (NULL: nowhere). */
-int prove_template(const struct template *t, const struct machine_room *r, struct json *document,
-                   int64_t *ready_ms, struct err *e) MUST_USE;
-/* A running copy of the template; the caller frees the guest, then *disk, which it borrows, whatever
- * the result. */
-int template_open_copy(struct guest **out, struct block_map **disk, const struct template *t,
+/* ---- Copies of templates, and the proof (use.c, prove.c, disk_check.c) ------------------------ */
+
+/* A running copy; the guest borrows `disk`. */
+struct template_copy {
+    struct block_map *disk;
+    struct guest *guest;
+};
+/* template_copy_fini, whatever the result. */
+int template_open_copy(struct template_copy *out, const struct template *t,
                        const struct machine_room *r, struct err *e) MUST_USE;
+void template_copy_fini(struct template_copy *c); /* a zeroed one is fine */
+/* Waits for the template's own ready check. */
+int template_check_ready(struct guest *g, const struct template *t, struct err *e) MUST_USE;
+
+/* Restores what the record says twice and finds it right, or an error says what is not. What was
+ * found and read is noted in `document` (NULL: nowhere). */
+int prove_template(const struct template *t, const struct machine_room *r, struct json *document,
+                   struct proof *out, struct err *e) MUST_USE;
+/* ERR_CORRUPT when two blocks of 16 bytes are the same; sorts them. */
+int prove_random(void *bytes, size_t len, struct err *e) MUST_USE;
+/* ERR_CORRUPT unless e2fsck finds the disk (a map's name) clean; *orphans counts deleted files that are
+ * open, which are no fault. ERR_NOTFOUND with a hint: no e2fsck. */
+int disk_check(const struct digest *disk, const struct machine_room *r, uint32_t *orphans,
+               struct err *e) MUST_USE;
+
 int register_template(struct baking *b, const struct template *t, struct err *e) MUST_USE;
 
 /* Events: stage changes, progress, output; also written to the journal. */

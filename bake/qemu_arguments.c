@@ -14,54 +14,27 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bake/internal.h"
+#include "bake/qemu.h"
 #include "base/mem.h"
 
-struct arguments {
-    char **list;
-    size_t count;
-    size_t capacity;
-    int rc; /* the first failure sticks */
-    struct err *e;
-};
-
-/* Takes `text` over; NULL is a failed allocation. */
-static void add_taken(struct arguments *a, char *text)
+static void add_pair(struct vm_arguments *a, const char *option, const char *value)
 {
-    if (a->rc == 0 && !text)
-        a->rc = err_nomem(a->e, "QEMU's arguments");
-    if (a->rc == 0)
-        a->rc = mem_grow(&a->list, &a->capacity, a->count + 2, sizeof(*a->list), a->e);
-    if (a->rc < 0) {
-        free(text);
-        return;
-    }
-    a->list[a->count++] = text;
-}
-
-static void add(struct arguments *a, const char *text)
-{
-    add_taken(a, mem_strdup(text));
-}
-
-static void add_pair(struct arguments *a, const char *option, const char *value)
-{
-    add(a, option);
-    add(a, value);
+    vm_argument(a, option);
+    vm_argument(a, value);
 }
 
 /* `value` is taken over. */
-static void add_json(struct arguments *a, const char *option, struct json *value)
+static void add_json(struct vm_arguments *a, const char *option, struct json *value)
 {
     AUTO_JSON struct json *held = value;
     char *text = NULL;
     if (a->rc == 0)
         a->rc = json_print(held, 0, &text, a->e);
-    add(a, option);
-    add_taken(a, text);
+    vm_argument(a, option);
+    vm_argument_taken(a, text);
 }
 
-static void add_memory(struct arguments *a, const struct vm_launch *launch)
+static void add_memory(struct vm_arguments *a, const struct vm_launch *launch)
 {
     const struct vm_options *o = launch->options;
     struct json *memory = json_new_object();
@@ -86,7 +59,7 @@ static const char *disk_path(const struct vm_options *o)
     return o->nbd_socket;
 }
 
-static void add_disk(struct arguments *a, const struct vm_options *o)
+static void add_disk(struct vm_arguments *a, const struct vm_options *o)
 {
     struct json *server = json_new_object();
     json_set(server, "type", json_new_string("unix"));
@@ -109,15 +82,15 @@ static void add_disk(struct arguments *a, const struct vm_options *o)
              "discard_granularity=4096");
 }
 
-static void add_devices(struct arguments *a, const struct vm_launch *launch)
+static void add_devices(struct vm_arguments *a, const struct vm_launch *launch)
 {
     const struct vm_options *o = launch->options;
     add_pair(a, "-chardev", "stdio,id=console,signal=off");
     add_pair(a, "-serial", "chardev:console");
-    add_pair(a, "-chardev", "socket,id=qmp,path=qmp.sock,server=on,wait=off");
+    add_pair(a, "-chardev", "socket,id=qmp,path=" QEMU_CONTROL_SOCKET ",server=on,wait=off");
     add_pair(a, "-mon", "chardev=qmp,mode=control");
     add_pair(a, "-device", "virtio-serial-pci");
-    add_pair(a, "-chardev", "socket,id=agent,path=agent.sock,server=on,wait=off");
+    add_pair(a, "-chardev", "socket,id=agent,path=" QEMU_AGENT_SOCKET ",server=on,wait=off");
     add_pair(a, "-device", "virtserialport,chardev=agent,name=tb2.agent");
     add_pair(a, "-object", "rng-random,id=rng,filename=/dev/urandom");
     add_pair(a, "-device", "virtio-rng-pci,rng=rng");
@@ -129,26 +102,26 @@ static void add_devices(struct arguments *a, const struct vm_launch *launch)
     }
 }
 
-int vm_arguments(char ***out, const struct vm_launch *launch, struct err *e)
+int qemu_arguments(char ***out, const struct vm_launch *launch, struct err *e)
 {
     const struct vm_options *o = launch->options;
-    struct arguments a = {.e = e};
+    struct vm_arguments a = {.e = e};
     bool kvm = o->accel == VM_ACCEL_KVM;
-    add(&a, "qemu-system-x86_64");
+    vm_argument(&a, "qemu-system-x86_64");
     add_pair(&a, "-machine",
              "q35,usb=off,sata=off,smbus=off,vmport=off,mem-merge=off,dump-guest-core=off,"
              "memory-backend=ram");
     /* The translation buffer is bounded: by default each machine may take an eighth of memory. */
     add_pair(&a, "-accel", kvm ? "kvm" : "tcg,thread=multi,tb-size=256");
     add_pair(&a, "-cpu", kvm ? "host" : "max");
-    add(&a, "-smp");
-    add_taken(&a, mem_printf("%u", o->cpus));
-    add(&a, "-m");
-    add_taken(&a, mem_printf("%lluM", (unsigned long long)o->memory_mb));
+    vm_argument(&a, "-smp");
+    vm_argument_taken(&a, mem_printf("%u", o->cpus));
+    vm_argument(&a, "-m");
+    vm_argument_taken(&a, mem_printf("%lluM", (unsigned long long)o->memory_mb));
     add_memory(&a, launch);
-    add(&a, "-nodefaults");
-    add(&a, "-no-user-config");
-    add(&a, "-no-reboot");
+    vm_argument(&a, "-nodefaults");
+    vm_argument(&a, "-no-user-config");
+    vm_argument(&a, "-no-reboot");
     add_pair(&a, "-display", "none");
     add_pair(&a, "-sandbox",
              "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");
@@ -159,17 +132,5 @@ int vm_arguments(char ***out, const struct vm_launch *launch, struct err *e)
     add_devices(&a, launch);
     if (launch->state_path)
         add_pair(&a, "-incoming", "defer");
-    if (a.rc < 0) {
-        vm_arguments_free(a.list);
-        return a.rc;
-    }
-    *out = a.list;
-    return 0;
-}
-
-void vm_arguments_free(char **arguments)
-{
-    for (size_t i = 0; arguments && arguments[i]; i++)
-        free(arguments[i]);
-    free(arguments);
+    return vm_arguments_done(&a, out);
 }

@@ -110,8 +110,8 @@ static int next_message(struct qmp *q, struct json **out, int64_t deadline, stru
         if (rc < 0)
             return rc;
         struct pollfd fds[2] = {{.fd = q->fd, .events = POLLIN},
-                                {.fd = q->cancel ? q->cancel->fd : -1, .events = POLLIN}};
-        (void)poll(fds, 2, (int)(left < 60000 ? left : 60000));
+                                {.fd = cancel_fd(q->cancel), .events = POLLIN}};
+        (void)poll(fds, 2, cancel_wait_ms(q->cancel, left));
         rc = fds[0].revents ? fill(q, e) : 0;
         if (rc < 0)
             return rc;

@@ -230,12 +230,15 @@ int remote_claims_new(struct remote_claims **out, struct object_store *objects, 
     return 0;
 }
 
-static void give_back(struct remote_claims *c, struct claim *claim)
+/* False when the far end does not answer. */
+static bool give_back(struct remote_claims *c, struct claim *claim)
 {
     struct err e = ERR_INIT;
-    if (object_delete(c->objects, claim->path, &claim->version, &e) < 0)
+    int rc = object_delete(c->objects, claim->path, &claim->version, &e);
+    if (rc < 0)
         log_event(LOG_INFO, "bake", "%s: not given back, it runs out by itself: %s", claim->path,
                   e.text);
+    return rc != -ERR_NET && rc != -ERR_TIMEOUT;
 }
 
 void remote_claims_free(struct remote_claims *c)
@@ -248,11 +251,12 @@ void remote_claims_free(struct remote_claims *c)
     pthread_mutex_unlock(&c->lock);
     if (c->renewing)
         pthread_join(c->renewer, NULL);
+    bool answers = true;
     while (c->list) {
         struct claim *claim = c->list;
         c->list = claim->next;
-        if (claim->held)
-            give_back(c, claim);
+        if (claim->held && answers)
+            answers = give_back(c, claim);
         free(claim);
     }
     pthread_cond_destroy(&c->changed);
@@ -403,5 +407,5 @@ void remote_claims_drop(struct remote_claims *c, enum remote_kind kind, const ch
     }
     pthread_mutex_unlock(&c->lock);
     if (held)
-        give_back(c, &copy);
+        (void)give_back(c, &copy);
 }

@@ -75,7 +75,9 @@ static int open_server(struct run *run, struct err *e)
     struct e2b_options server = {.api_url = o->e2b_api_url,
                                  .api_key = o->e2b_api_key,
                                  .sandbox_url = o->e2b_sandbox_url,
-                                 .cancel = o->cancel};
+                                 .cancel = &run->cancel};
+    if (o->stage_limits_ms[STAGE_REGISTER] > 0)
+        server.build_timeout_ms = o->stage_limits_ms[STAGE_REGISTER];
     return e2b_new(&run->server, &server, e);
 }
 
@@ -88,7 +90,7 @@ static int open_remote(struct run *run, struct err *e)
                                     .docker_config = o->images.docker_config,
                                     .plain_http_hosts = o->images.plain_http_hosts,
                                     .lease_ms = o->remote_lease_ms,
-                                    .cancel = o->cancel};
+                                    .cancel = &run->cancel};
     int rc = remote_open(&run->remote, run->store, &remote, e);
     run->images.remote = run->remote;
     return rc;
@@ -100,6 +102,9 @@ static int load_recipe(struct run *run, struct err *e)
     if (rc < 0)
         return run_blame_input(
             e, "--recipe is the path of a recipe file or the name of a shipped one");
+    rc = recipe_read_files(run->recipe, run->options->cancel, e);
+    if (rc < 0)
+        return rc;
     run->recipe_json = recipe_canonical(run->recipe);
     return run->recipe_json ? 0 : err_nomem(e, "recipe");
 }
@@ -107,6 +112,7 @@ static int load_recipe(struct run *run, struct err *e)
 static void run_init(struct run *run, struct store *s, const struct bake_options *o, bool plan_only)
 {
     *run = (struct run){.options = o, .store = s, .journal_fd = -1, .plan_only = plan_only};
+    run->cancel = (struct cancel){.fd = cancel_fd(o->cancel)};
     run->limits = bake_settle_limits(&o->limits);
     pthread_mutex_init(&run->event_lock, NULL);
     pthread_mutex_init(&run->past_lock, NULL);
@@ -119,13 +125,15 @@ static void run_init(struct run *run, struct store *s, const struct bake_options
 static int run_open(struct run *run, struct bake_report *out, struct err *e)
 {
     const struct bake_options *o = run->options;
-    int rc = load_recipe(run, e);
+    int rc = cancel_limited_init(&run->cancel, o->cancel, e);
+    if (rc == 0)
+        rc = load_recipe(run, e);
     if (rc == 0)
         rc = history_load(&run->history, run->store, e);
     if (rc == 0)
         rc = pins_open(&run->pins, &o->pins, e);
     if (rc == 0)
-        rc = image_room_open(&run->images, run->store, &o->images, o->cancel, e);
+        rc = image_room_open(&run->images, run->store, &o->images, &run->cancel, e);
     run->images.pins = run->pins;
     run->images.network = &run->network;
     if (rc == 0)
@@ -134,13 +142,13 @@ static int run_open(struct run *run, struct bake_report *out, struct err *e)
         rc = open_server(run, e);
     if (rc == 0 && o->push_to && !run->plan_only)
         rc = push_open(&run->push, run->store,
-                       &(struct push_options){.images = o->images, .cancel = o->cancel}, e);
+                       &(struct push_options){.images = o->images, .cancel = &run->cancel}, e);
     if (rc == 0)
         rc = run_choose_tasks(run, out, e);
     if (rc == 0 && out->count > 0 && o->images.offline)
         rc = guest_kernel_check(o->cache_dir, e);
     if (rc == 0 && out->count > 0)
-        rc = machine_room_open(&run->machines, run->store, o->cache_dir, o->accel, o->cancel, e);
+        rc = machine_room_open(&run->machines, run->store, o->cache_dir, o->accel, &run->cancel, e);
     out->vm_jobs = run->limits.vm;
     return rc;
 }
@@ -173,6 +181,7 @@ static void run_close(struct run *run)
     pthread_mutex_destroy(&run->event_lock);
     pthread_mutex_destroy(&run->past_lock);
     file_close(&run->journal_fd);
+    cancel_limited_fini(&run->cancel);
 }
 
 /* ---- Tasks ---- */

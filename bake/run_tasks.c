@@ -213,7 +213,7 @@ int run_choose_tasks(struct run *run, struct bake_report *out, struct err *e)
         const struct provider_options asked = {.command = run->options->recipe_from,
                                                .set = run->set,
                                                .marks = marks,
-                                               .cancel = run->options->cancel};
+                                               .cancel = &run->cancel};
         rc = provider_open(&run->provider, &asked, e);
         if (rc < 0)
             return rc;

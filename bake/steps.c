@@ -85,7 +85,7 @@ static int run_command(struct guest *g, struct step_run *run, size_t index,
         rc = agent_run(g->agent, &c.exec, capture_output, &capture, &result, e);
     capture_end(&capture);
     if (rc == 0 && (!result.exited || result.status != 0 || result.timed_out))
-        rc = command_failed(&result, &capture.tail, step->timeout_ms, e);
+        rc = command_failed(g, &result, &capture.tail, step->timeout_ms, e);
     else if (rc == 0)
         rc = note_errors(run, index, &capture.errors, e);
     capture_fini(&capture);
@@ -181,10 +181,11 @@ static int run_step(struct guest *g, struct step_run *run, size_t index, struct 
         rc = guest_skip_step(run, index, e);
         return rc < 0 ? rc : agent_make_dirs(g->agent, run->context->workdir, 0755, e);
     case RECIPE_COPY:
+        return guest_lay_files(g, step->files, run->context->workdir, e);
     case RECIPE_GRAFT:
         break;
     }
-    return err_set(e, ERR_UNSUPPORTED, "steps of this kind are not carried out");
+    return err_set(e, ERR_UNSUPPORTED, "grafts are not carried out");
 }
 
 /* What a step is called in an error. */

@@ -28,7 +28,7 @@ static int shell_runs(struct guest *g, const char *shell, bool *runs, struct err
     return rc == -ERR_STEP ? 0 : rc;
 }
 
-static int find_shell(struct guest *g, const char **out, struct err *e)
+int find_shell(struct guest *g, const char **out, struct err *e)
 {
     static const char *const shells[] = {"/bin/bash", "/bin/sh"};
     for (size_t i = 0; i < ARRAY_LEN(shells); i++) {
@@ -80,12 +80,21 @@ void use_context(struct command *c, const struct guest_context *context)
     c->exec.user = context->user;
 }
 
-int command_failed(const struct agent_result *r, const struct buf *tail, uint64_t timeout_ms,
-                   struct err *e)
+int command_failed(const struct guest *g, const struct agent_result *r, const struct buf *tail,
+                   uint64_t timeout_ms, struct err *e)
 {
     char shown[TAIL_SHOWN_MAX + 1];
     show_tail(tail, shown, sizeof(shown));
     const char *separator = shown[0] ? "; its last output:\n" : "; it printed nothing";
+    if (r->oom_kills > 0 && !r->timed_out) {
+        /* Which one that was the agent cannot know: a shell tells of its child by a status. */
+        err_set(e, ERR_STEP,
+                "%s %d; killed by the guest's out-of-memory killer (%u of its programs): "
+                "%llu MB of memory are too little%s%s",
+                r->exited ? "exit status" : "signal", r->status, r->oom_kills,
+                (unsigned long long)g->memory_mb, separator, shown);
+        return err_hint(e, "raise memory_mb in the task's task.toml, or let the step need less");
+    }
     if (r->timed_out)
         return err_set(e, ERR_STEP, "stopped after its time limit of %llu ms%s%s",
                        (unsigned long long)timeout_ms, separator, shown);

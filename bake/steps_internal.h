@@ -37,12 +37,14 @@ struct command {
     struct agent_exec exec;
 };
 
+/* The shell that shell text is for: bash if it runs, else sh. ERR_STEP with a hint: neither does. */
+int find_shell(struct guest *g, const char **out, struct err *e) MUST_USE;
 /* Prepares shell text; `text` must outlive the command. */
 int prepare_text(struct guest *g, struct command *c, const char *text, bool pipefail,
                  struct err *e) MUST_USE;
 void use_context(struct command *c, const struct guest_context *context);
 /* Sets ERR_STEP for a program that did not exit with 0, with its last output. */
-int command_failed(const struct agent_result *r, const struct buf *tail, uint64_t timeout_ms,
-                   struct err *e);
+int command_failed(const struct guest *g, const struct agent_result *r, const struct buf *tail,
+                   uint64_t timeout_ms, struct err *e);
 
 #endif

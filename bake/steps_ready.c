@@ -36,8 +36,24 @@ static int check_started(struct guest *g, uint64_t process, struct err *e)
     int rc = agent_process(g->agent, process, &running, &result, &tail, e);
     if (rc < 0 || running || (result.exited && result.status == 0))
         return rc;
-    command_failed(&result, &tail, 0, e);
+    command_failed(g, &result, &tail, 0, e);
     return err_in(e, "start command ended before it was ready");
+}
+
+static int try_http(struct guest *g, const struct recipe_ready *ready, bool *passed,
+                    struct buf *tail, struct err *e)
+{
+    const struct agent_web_page page = {ready->port, ready->http_path};
+    unsigned status = 0;
+    int rc = agent_probe_http(g->agent, &page, (int64_t)ready->try_timeout_ms, &status, e);
+    *passed = rc == 0 &&
+              (ready->http_status ? status == ready->http_status : status >= 200 && status <= 399);
+    buf_drop(tail, tail->len);
+    if (rc == 0 && status != 0)
+        rc = buf_printf(tail, e, "it answers with status %u", status);
+    else if (rc == 0)
+        rc = buf_add_text(tail, "it does not answer", e);
+    return rc;
 }
 
 /* One try of the ready check. *passed; what it printed goes to `tail`. */
@@ -49,7 +65,7 @@ static int try_ready(struct guest *g, const struct recipe_ready *ready,
     if (ready->kind == RECIPE_READY_PORT)
         return agent_probe_port(g->agent, ready->port, (int64_t)ready->try_timeout_ms, passed, e);
     if (ready->kind == RECIPE_READY_HTTP)
-        return err_set(e, ERR_UNSUPPORTED, "HTTP ready checks");
+        return try_http(g, ready, passed, tail, e);
     struct command c = {.exec = {.timeout_ms = (int64_t)ready->try_timeout_ms}};
     struct capture capture;
     capture_init(&capture, NULL);
@@ -74,6 +90,8 @@ static int not_ready(struct guest *g, const struct recipe_ready *ready, uint64_t
     char what[COMMAND_SHOWN_MAX + 8];
     if (ready->kind == RECIPE_READY_PORT)
         snprintf(what, sizeof(what), "port %u", ready->port);
+    else if (ready->kind == RECIPE_READY_HTTP)
+        snprintf(what, sizeof(what), "http://127.0.0.1:%u%.80s", ready->port, ready->http_path);
     else
         show_command(ready->command, what, sizeof(what));
     AUTO_BUF struct buf start_tail;

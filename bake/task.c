@@ -212,11 +212,10 @@ static int warm_and_prove(struct baking *b, struct err *e)
         return rc;
     baking_stage(b, STAGE_PROVE);
     AUTO_TEMPLATE struct template *t = NULL;
-    int64_t ready_ms = 0;
+    struct proof proof;
     rc = template_from_document(&t, document, e);
     if (rc == 0)
-        rc = prove_template(t, &run->machines, document, &ready_ms, e);
-    json_set(document, "warm_ready_ms", json_new_integer(ready_ms));
+        rc = prove_template(t, &run->machines, document, &proof, e);
     return rc < 0 ? rc : template_put(run->store, &b->key, document, &b->record, e);
 }
 
@@ -232,6 +231,10 @@ static int make_template(struct baking *b, struct err *e)
     if (rc < 0 || !mine)
         return rc;
     rc = warm_and_prove(b, e);
+    if (rc < 0) {
+        stage_limit_explain(b, e); /* to those who wait for it, too */
+        stage_limit_end(b->run);
+    }
     once_end(b->run->images.once, key, rc, &b->record, e);
     return rc;
 }
@@ -325,6 +328,7 @@ static bool try_again(struct baking *b, int64_t *delay_ms)
 static struct schedule_next fail(struct baking *b)
 {
     struct err *e = &b->result->err;
+    stage_limit_explain(b, e);
     if (e->class == ERR_CANCELLED)
         return finish(b, OUTCOME_CANCELLED);
     int64_t delay_ms = 0;
@@ -380,11 +384,9 @@ static struct schedule_next work_resolve(struct baking *b)
     return b->put_off ? go_on(b, LANE_RESOLVE, PUT_OFF_MS) : go_on(b, LANE_DISK, 0);
 }
 
-struct schedule_next task_work(void *ctx, size_t index)
+static struct schedule_next work(struct run *run, struct baking *b)
 {
-    struct run *run = ctx;
-    struct baking *b = &run->bakings[index];
-    if (cancel_check(run->options->cancel, &b->result->err) < 0)
+    if (cancel_check(&run->cancel, &b->result->err) < 0)
         return fail(b);
     switch (b->lane) {
     case LANE_RESOLVE:
@@ -401,6 +403,14 @@ struct schedule_next task_work(void *ctx, size_t index)
         break;
     }
     return go_register(b);
+}
+
+struct schedule_next task_work(void *ctx, size_t index)
+{
+    struct run *run = ctx;
+    struct schedule_next next = work(run, &run->bakings[index]);
+    stage_limit_end(run);
+    return next;
 }
 
 void task_drop(void *ctx, size_t index)

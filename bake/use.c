@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Using a template: prove, run, verify. All restore a copy and throw it away. */
+/* Using a template: run, verify. All restore a copy and throw it away. */
 #include "bake/pipeline.h"
 
 #include <stdlib.h>
@@ -120,7 +120,7 @@ static int template_context(struct guest_context *c, const struct template *t, s
     return c->workdir && c->user ? 0 : err_nomem(e, "template");
 }
 
-static int check_ready(struct guest *g, const struct template *t, struct err *e)
+int template_check_ready(struct guest *g, const struct template *t, struct err *e)
 {
     struct recipe_ready ready = {0};
     struct guest_context context = {0};
@@ -134,21 +134,16 @@ static int check_ready(struct guest *g, const struct template *t, struct err *e)
     return rc;
 }
 
-/* A running copy of the template; the guest borrows `disk`. */
-struct copy {
-    struct block_map *disk;
-    struct guest *guest;
-};
-
-static void copy_fini(struct copy *c)
+void template_copy_fini(struct template_copy *c)
 {
     guest_free(c->guest);
     block_map_free(c->disk);
+    *c = (struct template_copy){0};
 }
-#define AUTO_COPY CLEANUP(copy_fini)
+#define AUTO_COPY CLEANUP(template_copy_fini)
 
-static int open_copy(struct copy *c, const struct template *t, const struct machine_room *r,
-                     const struct template_use *use, struct err *e)
+static int open_copy(struct template_copy *c, const struct template *t,
+                     const struct machine_room *r, const struct template_use *use, struct err *e)
 {
     AUTO_FREE struct digest *ahead = NULL;
     size_t ahead_count = 0;
@@ -170,28 +165,10 @@ static int open_copy(struct copy *c, const struct template *t, const struct mach
                      : guest_restore(&c->guest, r, &options, t, e);
 }
 
-int template_open_copy(struct guest **out, struct block_map **disk, const struct template *t,
+int template_open_copy(struct template_copy *out, const struct template *t,
                        const struct machine_room *r, struct err *e)
 {
-    struct copy c = {0};
-    int rc = open_copy(&c, t, r, &(struct template_use){0}, e);
-    *out = c.guest;
-    *disk = c.disk;
-    return rc;
-}
-
-int prove_template(const struct template *t, const struct machine_room *r, struct json *document,
-                   int64_t *ready_ms, struct err *e)
-{
-    AUTO_COPY struct copy c = {0};
-    int64_t start_ms = clock_ms();
-    int rc = open_copy(&c, t, r, &(struct template_use){0}, e);
-    if (rc == 0)
-        rc = check_ready(c.guest, t, e);
-    if (rc < 0)
-        return err_in(e, "restoring");
-    *ready_ms = clock_ms() - start_ms;
-    return document ? trace_note(document, TRACE_RESTORE, c.guest, e) : 0;
+    return open_copy(out, t, r, &(struct template_use){0}, e);
 }
 
 /* A disk that was booted: what the recipe starts is started, and must be ready. */
@@ -230,7 +207,7 @@ static int run_in_copy(const struct template *t, const struct machine_room *r,
                               .user = t->user,
                               .input = command->input,
                               .input_len = command->input_len};
-    AUTO_COPY struct copy c = {0};
+    AUTO_COPY struct template_copy c = {0};
     int rc = open_copy(&c, t, r, use, e);
     if (rc == 0 && use->cold)
         rc = start_cold(c.guest, t, e);
@@ -322,7 +299,7 @@ int template_verify(const struct template *t, struct store *s, const struct temp
     if (rc == 0)
         rc = machine_room_open(&room, s, use->cache_dir, use->accel, use->cancel, e);
     if (rc == 0) {
-        rc = prove_template(t, &room, NULL, &out->restore_ms, e);
+        rc = prove_template(t, &room, NULL, &out->proof, e);
         machine_room_close(&room);
     }
     return rc < 0 ? err_in(e, "template %s", t->alias) : 0;

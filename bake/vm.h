@@ -38,13 +38,34 @@ void guest_kernel_fini(struct guest_kernel *k);
 
 enum vm_accel { VM_ACCEL_AUTO, VM_ACCEL_KVM, VM_ACCEL_TCG };
 
+struct bdev;
+
+/* What a VMM can do, as far as a bake depends on it. */
+struct vm_abilities {
+    bool emulation;    /* runs without KVM */
+    bool user_network; /* has a user-mode network card */
+    bool nbd_disk;     /* its disk is vm_options.nbd_socket; else a block device or a file */
+    bool other_disk;   /* a restore may name another disk than its snapshot was made with */
+    bool memory_file;  /* a restore maps vm_options.memory_path privately */
+    bool memory_pages; /* a restore can take pages from vm_options.memory as they are touched */
+};
+
+struct vm_driver;
+extern const struct vm_driver vm_qemu;
+const char *vm_driver_name(const struct vm_driver *d); /* "qemu" */
+const struct vm_abilities *vm_driver_can(const struct vm_driver *d);
+
 struct vm_options {
+    const struct vm_driver *driver; /* NULL: QEMU */
     const struct guest_kernel *kernel;
     const char *run_dir;    /* absolute, exists: sockets, console log, memory */
     const char *nbd_socket; /* the disk; absolute, or relative to run_dir; below 108 bytes */
     /* File of memory_mb MiB: a cold boot makes it anew, a restore maps it privately and never
-     * writes it. */
+     * writes it. The file may be one whose bytes are fetched as they are read. */
     const char *memory_path;
+    /* For a restore by a driver with `memory_pages`: the bytes of guest memory, read by several
+     * threads at once; borrowed for the machine's life. NULL: memory_path is taken. */
+    struct bdev *memory;
     uint32_t cpus;
     uint64_t memory_mb;
     bool network;        /* user-mode network card; reaches the host's loopback as 10.0.2.2 */
@@ -62,12 +83,13 @@ struct vm_accel_answer {
 int vm_accel_probe(struct vm_accel_answer *out, const struct guest_kernel *k, const char *cache_dir,
                    const struct cancel *c, struct err *e) MUST_USE;
 
-/* "qemu 7.2.22": part of the template record and key; restoring under another is refused. */
-int vm_version(char **out, struct err *e) MUST_USE;
+/* "qemu 7.2.22": part of the template record and key; restoring under another is refused.
+ * ERR_NOTFOUND with a hint when the VMM is not there. */
+int vm_version(const struct vm_driver *d, char **out, struct err *e) MUST_USE;
 
 struct vm;
 /* Boots: kernel, initramfs, disk as /dev/vda. Returns once the machine runs (the agent is awaited
- * by agent_connect). */
+ * by agent_connect, the disk is mounted by agent_mount). */
 int vm_boot(struct vm **out, const struct vm_options *o, struct err *e) MUST_USE;
 /* Loads the device state at `state_path` over the memory file; returns with the guest running. */
 int vm_restore(struct vm **out, const struct vm_options *o, const char *state_path,
@@ -79,8 +101,10 @@ int vm_snapshot(struct vm *v, const char *state_path, struct err *e) MUST_USE;
 void vm_free(struct vm *v);
 DEFINE_AUTO(vm, vm_free)
 #define AUTO_VM CLEANUP(vm_free_auto_)
-/* Path of the agent's socket and of the console log; borrowed. */
-const char *vm_agent_socket(const struct vm *v);
+/* A new connection to the guest's agent, the caller's. ERR_SYS with errno ENOENT, ECONNREFUSED or
+ * EAGAIN while nobody listens yet. */
+int vm_agent_open(struct vm *v, int *fd, struct err *e) MUST_USE;
+/* Path of the console log; borrowed. */
 const char *vm_console_path(const struct vm *v);
 /* 0 while it runs; else ERR_STEP telling how it ended (power-off, panic, killed, exit status), with
  * the last console lines. */
@@ -111,6 +135,21 @@ void agent_free(struct agent *a); /* closes the connection */
 DEFINE_AUTO(agent, agent_free)
 #define AUTO_AGENT CLEANUP(agent_free_auto_)
 
+/* Mounts /dev/vda and moves onto it: the first thing to do in a machine that was booted, best after
+ * its clock is set and its random generator reseeded. Until then only these, reseeding and powering
+ * off work. ERR_STEP: the agent's own words; nothing but another disk and another boot helps. */
+int agent_mount(struct agent *a, struct err *e) MUST_USE;
+
+/* Input and size of a terminal, as they come while a program runs. */
+struct agent_live {
+    int input_fd;  /* read whenever the program takes input, to its end; -1: none */
+    bool terminal; /* the program gets a terminal; its output is all on stream 1 */
+    int resize_fd; /* readable when the size is another; -1: it stays */
+    /* The size; takes what is readable of resize_fd. Required with `terminal`. */
+    void (*size)(void *ctx, uint16_t *rows, uint16_t *columns);
+    void *ctx;
+};
+
 struct agent_exec {
     const char *const *argv; /* NULL-terminated; argv[0] is looked up in the guest's PATH */
     const char *const *env;  /* NULL-terminated NAME=value: the whole environment */
@@ -118,9 +157,12 @@ struct agent_exec {
     const char *user;  /* name, uid, name:group, uid:gid as in image configs; NULL or "": root */
     const void *input; /* stdin bytes */
     size_t input_len;
-    int64_t timeout_ms; /* 0: none; the whole process group is killed */
+    const struct agent_live *live; /* instead of these two; NULL: none */
+    int64_t timeout_ms;            /* 0: none; the whole process group is killed */
     /* Leave it running (start command); its last output is kept for agent_process. */
     bool detach;
+    bool alone;      /* when it ends, kill what it left running */
+    bool no_network; /* in a network of its own, which has a loopback interface alone */
     /* What it does to mounts, IPC objects and the host name ends with it, and /proc/sys is read-only:
      * what one step does reaches the next by the disk alone. */
     bool apart;
@@ -130,7 +172,9 @@ struct agent_result {
     bool exited; /* true: `status` is the exit status; false: `status` is the signal */
     int status;
     bool timed_out;
-    uint64_t id; /* of a detached process */
+    uint32_t
+        oom_kills; /* processes of the guest that its kernel killed meanwhile for want of memory */
+    uint64_t id;   /* of a detached process */
 };
 
 /* Output as it comes: stream 1 or 2. A negative return ends the call with that error. */
@@ -150,6 +194,13 @@ int agent_end_all(struct agent *a, struct err *e) MUST_USE;
 /* TCP connect to 127.0.0.1:port inside the guest. */
 int agent_probe_port(struct agent *a, uint16_t port, int64_t timeout_ms, bool *open,
                      struct err *e) MUST_USE;
+struct agent_web_page {
+    uint16_t port;
+    const char *path; /* "/health"; NULL is "/" */
+};
+/* GET from 127.0.0.1 inside the guest; *status is 0 when there is no answer, or none that is HTTP. */
+int agent_probe_http(struct agent *a, const struct agent_web_page *page, int64_t timeout_ms,
+                     unsigned *status, struct err *e) MUST_USE;
 int agent_make_dirs(struct agent *a, const char *path, uint32_t mode, struct err *e) MUST_USE;
 int agent_put(struct agent *a, const char *path, uint32_t mode, const void *data, size_t len,
               struct err *e) MUST_USE;
@@ -163,9 +214,74 @@ int agent_set_clock(struct agent *a, int64_t *before_ns, struct err *e) MUST_USE
 int agent_clock(struct agent *a, int64_t *now_ns, struct err *e) MUST_USE;
 /* Feeds 64 fresh bytes into the guest's random generator and makes it reseed. */
 int agent_reseed(struct agent *a, struct err *e) MUST_USE;
-/* Configures the network card (10.0.2.15/24, QEMU's user network) and resolv.conf if it is
- * missing or empty. */
-int agent_network(struct agent *a, struct err *e) MUST_USE;
+/* IPv4 addresses in host byte order; 0: none. */
+struct agent_address {
+    uint32_t address;
+    uint32_t prefix; /* bits of the network: 24 of 10.0.2.0/24 */
+    uint32_t gateway;
+    uint32_t resolver;
+};
+/* Configures the network card, and resolv.conf if it is missing or empty. NULL: as QEMU's user network has
+ * it (guest 10.0.2.15/24, gateway 10.0.2.2, name server 10.0.2.3). */
+int agent_network(struct agent *a, const struct agent_address *address, struct err *e) MUST_USE;
+
+/* Files that are laid in the guest's tree one after another (agent_copy.c). */
+struct agent_copy;
+
+struct agent_copy_target {
+    bool single;      /* one file, which goes into `to` if that ends in a slash or is a directory */
+    const char *to;   /* absolute; missing directories are made, 0755, the owner's */
+    const char *name; /* of the single file, if it goes into `to` */
+    const char *owner; /* as agent_exec.user; NULL: root */
+};
+
+enum agent_copy_type {
+    COPY_DIRECTORY, /* made unless it is there */
+    COPY_FILE,      /* agent_copy_data follows, `size` bytes */
+    COPY_SYMLINK,
+    COPY_HARD_LINK, /* of a file that was laid before */
+    COPY_SETTLE     /* mode, owner and time of a directory, when all that is in it is laid */
+};
+
+/* As what is there in the guest makes room or merges: docs/formats/recipe.md, `copy`. */
+struct agent_copy_entry {
+    enum agent_copy_type type;
+    const char *path;   /* below `to`; "": `to` itself (SETTLE), the single file */
+    const char *target; /* of a symbolic link; path below `to` of a hard one; else NULL */
+    uint32_t mode;
+    bool owned; /* by uid and gid instead of the target's owner */
+    uint32_t uid;
+    uint32_t gid;
+    int64_t time; /* seconds since 1970 */
+    uint64_t size;
+};
+
+/* Errors name the path in the guest; after one nothing is left to do but agent_copy_free. */
+int agent_copy_open(struct agent_copy **out, struct agent *a, const struct agent_copy_target *to,
+                    struct err *e) MUST_USE;
+int agent_copy_add(struct agent_copy *c, const struct agent_copy_entry *entry,
+                   struct err *e) MUST_USE;
+int agent_copy_data(struct agent_copy *c, const void *data, size_t len, struct err *e) MUST_USE;
+/* Everything is laid when this has returned 0. */
+int agent_copy_finish(struct agent_copy *c, struct err *e) MUST_USE;
+void agent_copy_free(struct agent_copy *c);
+DEFINE_AUTO(agent_copy, agent_copy_free)
+#define AUTO_AGENT_COPY CLEANUP(agent_copy_free_auto_)
 int agent_power_off(struct agent *a, struct err *e) MUST_USE;
+
+/* What the image's package managers are in the middle of; texts are printable. */
+struct agent_packages {
+    char busy[512];   /* who is at work, or holds a lock; empty: nobody */
+    char broken[512]; /* some of the packages that are half there */
+    uint32_t broken_count;
+    uint32_t broken_sum; /* the same packages in the same states: the same number */
+};
+int agent_packages(struct agent *a, struct agent_packages *out, struct err *e) MUST_USE;
+
+/* 64 bytes of the guest's getrandom(2), then 64 of its image's /dev/urandom. */
+enum { AGENT_RANDOM_SIZE = 128 };
+int agent_random(struct agent *a, uint8_t out[AGENT_RANDOM_SIZE], struct err *e) MUST_USE;
+/* Sends `size` random bytes there and back; ERR_CORRUPT unless they come as they went. */
+int agent_echo(struct agent *a, size_t size, struct err *e) MUST_USE;
 
 #endif

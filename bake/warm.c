@@ -87,7 +87,9 @@ static int put_maps(struct store *store, const struct snapshot *s, struct json *
 
 static int freeze_guest(struct guest *g, struct err *e)
 {
-    int rc = agent_sync(g->agent, true, e);
+    int rc = guest_quiesce(g, e);
+    if (rc == 0)
+        rc = agent_sync(g->agent, true, e);
     if (rc == 0)
         rc = agent_freeze(g->agent, e);
     agent_free(MOVE(g->agent));
@@ -161,7 +163,9 @@ static int warm_guest(struct warming *w, struct guest *g, struct json *document,
     const struct recipe *recipe = b->recipe;
     uint64_t process = 0;
     baking_stage(b, STAGE_STEPS);
-    int rc = warming_run(w, g, e);
+    int rc = guest_note_packages(g, e);
+    if (rc == 0)
+        rc = warming_run(w, g, e);
     if (rc == 0) {
         baking_stage(b, STAGE_READY);
         rc = guest_start(g, recipe, &w->context, &process, e);

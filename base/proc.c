@@ -152,8 +152,8 @@ int proc_wait(struct proc *p, int64_t timeout_ms, const struct cancel *c, int *s
         /* Without pidfd (an old kernel) fall back on short sleeps. */
         int64_t longest = pidfd >= 0 ? 60000 : 10;
         struct pollfd fds[2] = {{.fd = pidfd, .events = POLLIN},
-                                {.fd = c ? c->fd : -1, .events = POLLIN}};
-        (void)poll(fds, 2, (int)(left < longest ? left : longest));
+                                {.fd = cancel_fd(c), .events = POLLIN}};
+        (void)poll(fds, 2, cancel_wait_ms(c, left < longest ? left : longest));
     }
 }
 
@@ -225,8 +225,8 @@ static int pump(struct stream streams[2], struct feeder *feed, int64_t deadline,
         struct pollfd fds[4] = {{.fd = streams[0].fd, .events = POLLIN},
                                 {.fd = streams[1].fd, .events = POLLIN},
                                 {.fd = feed->fd, .events = POLLOUT},
-                                {.fd = c ? c->fd : -1, .events = POLLIN}};
-        (void)poll(fds, 4, (int)(left < 60000 ? left : 60000));
+                                {.fd = cancel_fd(c), .events = POLLIN}};
+        (void)poll(fds, 4, cancel_wait_ms(c, left));
         for (int i = 0; i < 2; i++) {
             if (streams[i].fd >= 0 && fds[i].revents)
                 stream_read(&streams[i]);

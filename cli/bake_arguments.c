@@ -417,6 +417,7 @@ const struct option_row bake_option_rows[] = {
      "of templates on a server: server (it runs the steps), local (it begins\n"
      "with what was pushed), auto (local with --push; the default)",
      take_builder},
+    {"stage-timeout", "STAGE=TIME,...", stage_timeout_help, take_stage_timeout},
     IMAGE_OPTION_ROWS,
     {NULL, NULL, "What is told (a bake's files are written at its end, each at once):", NULL},
     {"report", "FILE", "HTML for people: times, bytes, failures with their output", take_report},

@@ -42,6 +42,8 @@ int take_shard(void *bake_arguments, const char *value, struct err *e) MUST_USE;
 int take_vm_jobs(void *bake_arguments, const char *value, struct err *e) MUST_USE;
 int take_memory(void *bake_arguments, const char *value, struct err *e) MUST_USE;
 int take_recipe(void *bake_arguments, const char *value, struct err *e) MUST_USE;
+extern const char stage_timeout_help[];
+int take_stage_timeout(void *bake_arguments, const char *value, struct err *e) MUST_USE;
 int take_remote(void *bake_arguments, const char *value, struct err *e) MUST_USE;
 
 #define SELECTION_OPTION_ROWS                                                                      \

@@ -131,6 +131,16 @@ const char *print_size(uint64_t size, char text[SIZE_TEXT_MAX]);
 /* "4.2 s", "3 m 20 s", "5 h", "2 d"; returns `text`. */
 const char *print_duration(int64_t ms, char text[SIZE_TEXT_MAX]);
 
+struct amount_unit {
+    const char *name;
+    uint64_t factor;
+};
+/* A whole number and one of the units; without a unit the first counts. ERR_INPUT: it is no `what`. */
+int parse_amount(uint64_t *out, const char *value, const struct amount_unit *units, size_t count,
+                 const char *what, struct err *e) MUST_USE;
+/* "90s", "30m", "12h", "7d"; a number alone is seconds. */
+int parse_duration(int64_t *ms, const char *value, struct err *e) MUST_USE;
+
 /* Copies text of a guest so that it cannot drive a terminal: control characters (C1 too) and bytes
  * that are no UTF-8 become spaces. Cut at a character where `to` is too small. */
 void text_harmless(char *to, size_t to_len, const char *text);

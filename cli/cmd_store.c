@@ -27,46 +27,16 @@ struct arguments {
 
 /* ---- Options ---- */
 
-struct unit {
-    const char *name;
-    uint64_t factor;
-};
-
-/* A whole number and one of the units; without a unit the first counts. */
-static int parse_amount(uint64_t *out, const char *value, const struct unit *units, size_t count,
-                        const char *what, struct err *e)
-{
-    char *end;
-    errno = 0;
-    unsigned long long number = strtoull(value, &end, 10);
-    if (value[0] < '0' || value[0] > '9' || errno)
-        return err_set(e, ERR_INPUT, "'%s' is no %s", value, what);
-    for (size_t i = 0; i < count; i++) {
-        if (strcmp(end, units[i].name) != 0 && !(i == 0 && !*end))
-            continue;
-        if (number > (uint64_t)INT64_MAX / units[i].factor)
-            return err_set(e, ERR_INPUT, "'%s' is too much", value);
-        *out = number * units[i].factor;
-        return 0;
-    }
-    return err_set(e, ERR_INPUT, "'%s' is no %s", value, what);
-}
-
 static int take_grace(void *arguments, const char *value, struct err *e)
 {
-    static const struct unit units[] = {
-        {"s", 1000}, {"m", 60 * 1000}, {"h", 60 * 60 * 1000}, {"d", 24 * 60 * 60 * 1000}};
     struct arguments *a = arguments;
-    uint64_t ms = 0;
     a->grace = value;
-    int rc = parse_amount(&ms, value, units, ARRAY_LEN(units), "time: 90s, 30m, 12h, 7d", e);
-    a->grace_ms = (int64_t)ms;
-    return rc;
+    return parse_duration(&a->grace_ms, value, e);
 }
 
 static int take_max_size(void *arguments, const char *value, struct err *e)
 {
-    static const struct unit units[] = {
+    static const struct amount_unit units[] = {
         {"B", 1}, {"K", 1000}, {"M", 1000000}, {"G", 1000000000}, {"T", 1000000000000}};
     struct arguments *a = arguments;
     a->max_size = value;

@@ -309,22 +309,26 @@ static int run_verify(struct global_options *g, int argc, char **argv)
         json_set(j, "alias", json_new_string(t->alias));
         json_set(j, "chunks", json_new_integer((int64_t)report.chunks));
         json_set(j, "size", json_new_integer((int64_t)report.size));
-        json_set(j, "restore_ms", json_new_integer(report.restore_ms));
+        json_set(j, "restore_ms", json_new_integer(report.proof.ready_ms));
+        json_set(j, "clock_error_ms", json_new_integer(report.proof.clock_error_ms));
+        json_set(j, "orphan_inodes", json_new_integer(report.proof.orphans));
         rc = print_json(j, &e);
         return rc < 0 ? report_error(&e) : EXIT_ALL_READY;
     }
     char size[SIZE_TEXT_MAX];
     char time[SIZE_TEXT_MAX];
-    printf("%s: %llu chunks (%s) verified; restored and ready in %s\n", t->alias,
-           (unsigned long long)report.chunks, print_size(report.size, size),
-           print_duration(report.restore_ms, time));
+    printf(
+        "%s: %llu chunks (%s) verified; restored and ready in %s; clock, random numbers, channel "
+        "and disk are right\n",
+        t->alias, (unsigned long long)report.chunks, print_size(report.size, size),
+        print_duration(report.proof.ready_ms, time));
     return EXIT_ALL_READY;
 }
 
 const struct command command_verify = {
     .name = "verify",
     .arguments = "[--remote URL] ALIAS",
-    .summary = "Restore a template, pass its ready check, read and verify every chunk.",
+    .summary = "Read and verify every chunk of a template, restore it and prove it right again.",
     .options = verify_rows,
     .run = run_verify,
 };

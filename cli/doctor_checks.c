@@ -131,7 +131,7 @@ static void look_at_qemu(const struct doctor *d UNUSED, struct doctor_finding *f
 {
     struct err e = ERR_INIT;
     AUTO_FREE char *version = NULL;
-    if (vm_version(&version, &e) == 0)
+    if (vm_version(&vm_qemu, &version, &e) == 0)
         found(f, DOCTOR_GOOD, "%s", version);
     else
         found_error(f, DOCTOR_BAD, &e, "no guest boots: nothing can be baked, restored or verified",

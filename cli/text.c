@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Sizes, durations, foreign text, log messages and JSON as people and machines read them. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +37,35 @@ const char *print_duration(int64_t ms, char text[SIZE_TEXT_MAX])
     else
         snprintf(text, SIZE_TEXT_MAX, "%lld d", seconds / 86400);
     return text;
+}
+
+int parse_amount(uint64_t *out, const char *value, const struct amount_unit *units, size_t count,
+                 const char *what, struct err *e)
+{
+    char *end;
+    errno = 0;
+    unsigned long long number = strtoull(value, &end, 10);
+    if (value[0] < '0' || value[0] > '9' || errno)
+        return err_set(e, ERR_INPUT, "'%s' is no %s", value, what);
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(end, units[i].name) != 0 && !(i == 0 && !*end))
+            continue;
+        if (number > (uint64_t)INT64_MAX / units[i].factor)
+            return err_set(e, ERR_INPUT, "'%s' is too much", value);
+        *out = number * units[i].factor;
+        return 0;
+    }
+    return err_set(e, ERR_INPUT, "'%s' is no %s", value, what);
+}
+
+int parse_duration(int64_t *ms, const char *value, struct err *e)
+{
+    static const struct amount_unit units[] = {
+        {"s", 1000}, {"m", 60 * 1000}, {"h", 60 * 60 * 1000}, {"d", 24 * 60 * 60 * 1000}};
+    uint64_t parsed = 0;
+    int rc = parse_amount(&parsed, value, units, ARRAY_LEN(units), "time: 90s, 30m, 12h, 7d", e);
+    *ms = (int64_t)parsed;
+    return rc;
 }
 
 /* Bytes of the UTF-8 character at `text`, which has not ended; 0 for what is none. */

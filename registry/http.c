@@ -394,12 +394,12 @@ static int drive(struct http *h, struct worker *w, struct transfer *t, int64_t d
                  CURLcode *result, struct err *e)
 {
     struct curl_waitfd stop = {.events = CURL_WAIT_POLLIN};
-    unsigned stop_count = h->options.cancel ? 1 : 0;
+    unsigned stop_count = cancel_fd(h->options.cancel) >= 0 ? 1 : 0;
     int running = 1;
     int left = 0;
 
-    if (h->options.cancel)
-        stop.fd = h->options.cancel->fd;
+    if (stop_count > 0)
+        stop.fd = cancel_fd(h->options.cancel);
     for (;;) {
         if (curl_multi_perform(w->multi, &running) != CURLM_OK)
             return err_set(e, ERR_NET, "the HTTP library gave up");
@@ -414,8 +414,8 @@ static int drive(struct http *h, struct worker *w, struct transfer *t, int64_t d
         int64_t most = t->request->given_up ? GIVEN_UP_MS : POLL_MS;
         wait = wait > most ? most : wait;
         wait = wait > until ? until : wait;
-        if (curl_multi_poll(w->multi, &stop, stop_count, wait > 0 ? (int)wait : 0, NULL) !=
-            CURLM_OK)
+        int wait_ms = cancel_wait_ms(h->options.cancel, wait);
+        if (curl_multi_poll(w->multi, &stop, stop_count, wait_ms, NULL) != CURLM_OK)
             return err_set(e, ERR_NET, "the HTTP library gave up");
     }
     CURLMsg *message = curl_multi_info_read(w->multi, &left);

@@ -23,6 +23,7 @@ enum {
     RETRY_WAIT_MS = 200,
     RETRY_WAIT_MAX_MS = 20000,
     RETRY_AFTER_MAX_MS = 120000,
+    FINISHING_MS = 3000, /* who has been told to stop is not kept long */
     CODE_MAX = 48,
     HEADERS_MAX = 6
 };
@@ -31,6 +32,7 @@ struct object_store {
     struct object_options options;
     struct object_place place;
     struct http *http;
+    struct http *finishing_http; /* not cancelled */
     _Atomic uint64_t gets, heads, puts, deletes, retries, bytes_in, bytes_out;
 };
 
@@ -51,6 +53,9 @@ int object_store_open(struct object_store **out, const char *url, const struct o
         s->options.retry_wait_ms = RETRY_WAIT_MS;
     if (object_place_parse(&s->place, url, e) < 0 || http_new(&s->http, &http, e) < 0)
         return err_in(e, "remote store");
+    http.cancel = NULL;
+    if (http_new(&s->finishing_http, &http, e) < 0)
+        return err_in(e, "remote store");
     *out = MOVE(s);
     return 0;
 }
@@ -60,6 +65,7 @@ void object_store_free(struct object_store *s)
     if (!s)
         return;
     http_free(s->http);
+    http_free(s->finishing_http);
     object_place_fini(&s->place);
     free(s);
 }
@@ -166,6 +172,7 @@ struct call {
     struct buf *reply;           /* takes the object; may be NULL */
     const char *condition;       /* a header line; NULL: none */
     int64_t deadline_ms;         /* 0: none */
+    bool finishing;              /* once, also when cancelled */
     struct object_version *seen; /* may be NULL */
 };
 
@@ -275,7 +282,7 @@ static int perform(struct object_store *s, const struct call *c, const struct li
                                    .reply = c->reply ? c->reply : &document,
                                    .no_redirects = s->place.s3,
                                    .total_timeout_ms = left};
-    int rc = http_perform(s->http, &request, &answer, e);
+    int rc = http_perform(c->finishing ? s->finishing_http : s->http, &request, &answer, e);
     if (rc == 0) {
         count(s, c);
         rc = judge(s, &answer, request.reply, e);
@@ -324,7 +331,7 @@ static int call(struct object_store *s, const struct call *c, struct err *e)
     if (!object_name_is_legal(c->name))
         return err_set(e, ERR_INPUT, "'%.64s' is no name of an object", c->name);
     for (unsigned used = 1; try_once(s, c, e) < 0; used++) {
-        if (e->class != ERR_NET || used >= s->options.tries ||
+        if (e->class != ERR_NET || used >= s->options.tries || c->finishing ||
             e->retry_after_ms > RETRY_AFTER_MAX_MS)
             return err_in(e, "%s: %s", s->place.name, c->name);
         long wait = e->retry_after_ms > 0 ? e->retry_after_ms : wait_ms(s, used);
@@ -388,6 +395,17 @@ int object_put(struct object_store *s, const char *name, const struct buf *data,
     return rc;
 }
 
+static int delete (struct object_store *s, struct call *c, struct err *e)
+{
+    int rc = call(s, c, e);
+    if (rc == -ERR_UNSUPPORTED && c->condition) {
+        err_clear(e);
+        c->condition = NULL;
+        rc = call(s, c, e);
+    }
+    return rc;
+}
+
 int object_delete(struct object_store *s, const char *name, const struct object_version *version,
                   struct err *e)
 {
@@ -400,11 +418,12 @@ int object_delete(struct object_store *s, const char *name, const struct object_
         snprintf(line, sizeof(line), "If-Match: %s", version->text);
         c.condition = line;
     }
-    int rc = call(s, &c, e);
-    if (rc == -ERR_UNSUPPORTED && c.condition) {
+    int rc = delete (s, &c, e);
+    if (rc < 0 && cancel_is_set(s->options.cancel)) {
         err_clear(e);
-        c.condition = NULL;
-        rc = call(s, &c, e);
+        c.finishing = true;
+        c.deadline_ms = clock_ms() + FINISHING_MS;
+        rc = delete (s, &c, e);
     }
     if (rc == -ERR_NOTFOUND) {
         err_clear(e);

@@ -93,7 +93,8 @@ int object_put(struct object_store *s, const char *name, const struct buf *data,
                struct err *e) MUST_USE;
 
 /* Removes an object; one that is gone is success. With `version`, only if it is still that: else
- * ERR_BUSY. Servers that cannot compare on removal remove. */
+ * ERR_BUSY. Servers that cannot compare on removal remove. When cancelled or out of time it is tried
+ * once all the same, for a few seconds: what was claimed is to be given back. */
 int object_delete(struct object_store *s, const char *name, const struct object_version *version,
                   struct err *e) MUST_USE;
 

@@ -466,6 +466,7 @@ static int oversee(struct crew *c, struct err *e)
         }
         if (!over && arrived == 0 && end == d->have) {
             (void)cond_wait_until(&c->changed, &c->lock, clock_ms() + SLICE_MS);
+            rc = cancel_check(d->registry->options.cancel, e);
             continue;
         }
         (void)pthread_mutex_unlock(&c->lock);

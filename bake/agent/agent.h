@@ -89,12 +89,32 @@ void channel_watch(struct channel *c, struct loop *l);
 bool channel_pump(struct channel *c, struct loop *l);
 void channel_hang_up(struct channel *c);
 
+struct guest;
+
+/* ---- Payloads (serve.c) --------------------------------------------------------------------- */
+
+/* Reads past the end give 0 or "", and set `bad`. */
+struct reader {
+    const uint8_t *at;
+    size_t left;
+    bool bad;
+};
+uint32_t read_u32(struct reader *r);
+uint64_t read_u64(struct reader *r);
+/* Borrowed from the payload. */
+const char *read_string(struct reader *r);
+
 /* ---- Processes (process.c, spawn.c, user.c) ------------------------------------------------- */
 
 struct exec_request {
     bool has_input;
     bool detach;
     bool apart;
+    bool terminal;
+    uint32_t rows;
+    uint32_t columns;
+    bool alone;
+    bool no_network;
     uint64_t timeout_ms;
     const char *workdir;
     const char *user;
@@ -112,8 +132,9 @@ struct spawn_failure {
 struct spawn_ends {
     int in; /* child's side; -1: /dev/null */
     int out[2];
-    int failure; /* written on failure, closed by a successful exec */
-    int cgroup;  /* directory, -1: none */
+    int terminal; /* -1: pipes */
+    int failure;  /* written on failure, closed by a successful exec */
+    int cgroup;   /* directory, -1: none */
     bool machine;
 };
 
@@ -142,7 +163,11 @@ struct process {
     bool used;
     bool attached; /* the host awaits its output and end */
     bool detached;
+    bool alone; /* its cgroup is killed when it ends */
     bool timed_out;
+    bool terminal;       /* out[0] and in are the master of its terminal */
+    uint64_t oom_before; /* machine_oom_kills when it began */
+    uint32_t oom_kills;  /* while it ran; once reaped */
     uint64_t id;
     uint32_t stream;
     pid_t pid;           /* 0 once reaped */
@@ -164,10 +189,10 @@ struct process {
     uint8_t tail[AGENT_TAIL_MAX];
 };
 
-struct guest;
 void process_start(struct guest *g, uint32_t stream, struct exec_request *request);
 /* False: the host sent more than its window. */
 bool process_input(struct guest *g, uint32_t stream, const uint8_t *data, size_t len) MUST_USE;
+void process_resize(struct guest *g, uint32_t stream, uint32_t rows, uint32_t columns);
 void process_report(struct guest *g, uint32_t stream, uint64_t id);
 void process_watch(struct guest *g, struct loop *l);
 void process_pump(struct guest *g, struct loop *l);
@@ -200,34 +225,115 @@ int files_make_dirs(const char *path, mode_t mode) MUST_USE;
 long files_read(const char *path, char *text, size_t capacity) MUST_USE;
 int files_write(const char *path, const char *text) MUST_USE;
 
+/* ---- Lines of files (lines.c) --------------------------------------------------------------- */
+
+enum { LINE_LEN_MAX = 8192 };
+
+struct lines {
+    int fd; /* -1: a file that is not there holds nothing */
+    size_t at;
+    size_t len;
+    char bytes[4096];
+    char line[LINE_LEN_MAX];
+};
+
+int lines_open(struct lines *f, const char *path) MUST_USE;
+/* Next line without its newline, until the next call; NULL at the end. */
+char *lines_next(struct lines *f);
+void lines_close(struct lines *f);
+
+/* ---- Package managers of the image (packages.c) --------------------------------------------- */
+
+/* What of packages is under way or was left half done. */
+struct packages {
+    char busy[AGENT_DETAIL_MAX];   /* who works on them; empty: nobody */
+    char broken[AGENT_DETAIL_MAX]; /* the first ones that are half done */
+    uint32_t broken_count;
+    uint32_t broken_sum; /* over all of them, in any order */
+};
+
+/* Looks below `root` ("" in a guest) at what dpkg, apt, apk, rpm and pacman leave, and at `proc`. */
+void packages_look(struct packages *out, const char *root, const char *proc);
+
+/* ---- Copies (copy.c) ------------------------------------------------------------------------ */
+
+/* Files being laid: one copy at a time. */
+struct copy {
+    int root;       /* directory that paths start from; -1: no copy is open */
+    bool root_made; /* by this copy: it gets mode and owner of the source */
+    uid_t uid;
+    gid_t gid;
+    char name[256]; /* of a single file */
+    int file;       /* being written; -1 none */
+    uint64_t left;  /* its bytes that are to come */
+    mode_t mode;    /* that it gets at its end, as the rest */
+    uid_t file_uid;
+    gid_t file_gid;
+    int64_t time;
+};
+
+void copy_init(struct copy *c);
+void copy_abort(struct copy *c);
+/* Each returns a negative errno; *what then is the path in hand, borrowed from the payload. */
+int copy_open(struct copy *c, struct reader *r, enum agent_stage *stage,
+              const char **what) MUST_USE;
+int copy_records(struct copy *c, struct reader *r, const char **what) MUST_USE;
+int copy_close(struct copy *c, const char **what) MUST_USE;
+
 /* ---- The machine (machine.c, network.c, boot.c) --------------------------------------------- */
 
+void machine_read_boot_id(char id[AGENT_BOOT_ID_LEN + 1]);
+/* -EALREADY when it is done; after any other failure boot_error is set. */
+int machine_mount(struct guest *g) MUST_USE;
 int machine_sync(bool drop_caches) MUST_USE;
 int machine_freeze(int root, bool freeze) MUST_USE;
 int machine_set_clock(uint64_t now_ns) MUST_USE;
 uint64_t machine_clock(void);
 int machine_reseed(const uint8_t entropy[AGENT_ENTROPY_LEN]) MUST_USE;
+/* AGENT_RANDOM_LEN bytes of getrandom(2), then as many of the image's /dev/urandom. */
+int machine_random(uint8_t out[2 * AGENT_RANDOM_LEN]) MUST_USE;
+/* Processes that the kernel's out-of-memory killer has ended since the boot. */
+uint64_t machine_oom_kills(void);
 void machine_power_off(void);
 
 int network_loopback_up(void) MUST_USE;
 /* *what names the step that failed. */
-int network_configure(const char **what) MUST_USE;
+struct network_address {
+    uint32_t address;  /* host byte order, as the rest */
+    uint32_t prefix;   /* bits of the network, 1 to 31 */
+    uint32_t gateway;  /* 0: none */
+    uint32_t resolver; /* 0: none */
+};
+int network_configure(const struct network_address *a, const char **what) MUST_USE;
+/* In a child: leaves the machine's network for an empty one. */
+int network_leave(void) MUST_USE;
 
-/* From the initramfs to the image's root; on failure `text` says why. */
-int boot_machine(char text[AGENT_DETAIL_MAX]) MUST_USE;
+/* The initramfs with its kernel file systems and all modules but the disk's. On failure `text` says
+ * why. */
+int boot_prepare(char text[AGENT_DETAIL_MAX]) MUST_USE;
+/* From the initramfs to the image's root, once; the same. */
+int boot_mount(char text[AGENT_DETAIL_MAX]) MUST_USE;
 /* Waits for the virtio-serial port; descriptor or negative errno. */
 int boot_open_port(void) MUST_USE;
 
 /* ---- Requests (serve.c) --------------------------------------------------------------------- */
 
+enum { PROBE_TEXT_MAX = 1536 };
+
 struct probe {
     struct source link;
     uint32_t stream;
     int64_t deadline_ms;
+    bool http;    /* asks, and waits for a status line */
+    bool waiting; /* for the answer */
+    size_t len;   /* of text: what is to be sent, then what came */
+    size_t sent;
+    char text[PROBE_TEXT_MAX];
 };
 
 struct guest {
     bool machine; /* PID 1 of a guest; false: an ordinary process in tests */
+    bool mounted; /* the root is the image's; true in tests */
     bool frozen;
     int console; /* -1: none */
     int root;    /* directory descriptor for freeze and thaw */
@@ -237,12 +343,23 @@ struct guest {
     struct channel channel;
     struct loop loop;
     struct transfer transfer;
+    struct copy copy;
     struct probe probes[PROBES_MAX];
     struct process processes[PROCESSES_MAX];
     struct exec_request request;
     char boot_id[AGENT_BOOT_ID_LEN + 1];
     char boot_error[AGENT_DETAIL_MAX]; /* empty when all is well */
 };
+
+/* Answers a request: OK, or ERROR for a negative errno. */
+void answer(struct guest *g, uint32_t stream, int result, enum agent_stage stage,
+            const char *detail);
+void answer_u64(struct guest *g, uint32_t stream, uint64_t value);
+
+/* Ports and web servers of the guest, asked whether they answer (probe.c). */
+void probe_open(struct guest *g, const struct agent_frame *f);
+void probe_watch(struct guest *g, struct loop *l);
+void probe_pump(struct guest *g, struct loop *l);
 
 void guest_log(const struct guest *g, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Serves until the channel of a test ends; never returns in a machine. */

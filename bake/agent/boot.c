@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * From the kernel's hand-over to the image's own root, as PID 1 of the initramfs:
- * kernel file systems, modules in the order of /modules/order, the root disk, then a move onto it.
- * The program stays what it is: its pages belong to the initramfs, which no freeze of the disk
+ * From the kernel's hand-over to the image's own root, as PID 1 of the initramfs, in two parts.
+ * First kernel file systems and modules in the order of /modules/order; then, when the host asks for
+ * it, the root disk and a move onto it. In between the machine may have been saved and restored with
+ * another disk, so nothing may have looked at the disk before: its driver is loaded in the second
+ * part. The program stays what it is: its pages belong to the initramfs, which no freeze of the disk
  * reaches, so the image needs nothing of ours in it.
  *
  * noatime: reading must not change the disk, whose blocks are compared and cached by content.
@@ -22,6 +24,8 @@
 #include <unistd.h>
 
 enum { DEVICE_WAIT_MS = 30000, DEVICE_POLL_MS = 10 };
+
+#define DISK_MODULE "virtio_blk.ko"
 
 static int boot_fail(char text[AGENT_DETAIL_MAX], int sys, const char *what, const char *thing)
 {
@@ -72,7 +76,8 @@ static int load_module(const char *name, char text[AGENT_DETAIL_MAX])
     return failed ? boot_fail(text, failed, "loading module", name) : 0;
 }
 
-/* A module that does not load is no end yet: what needs it says so. */
+/* A module that does not load is no end yet: what needs it says so. The disk's waits for the disk:
+ * nothing depends on it. */
 static void load_modules(char text[AGENT_DETAIL_MAX])
 {
     char order[16384];
@@ -82,7 +87,7 @@ static void load_modules(char text[AGENT_DETAIL_MAX])
         size_t name_len = strcspn(at, "\n");
         bool last = at[name_len] == 0;
         at[name_len] = 0;
-        if (name_len) {
+        if (name_len && strcmp(at, DISK_MODULE) != 0) {
             int loaded = load_module(at, text);
             (void)loaded;
         }
@@ -121,7 +126,8 @@ static int mount_root(char text[AGENT_DETAIL_MAX])
     char device[128];
     char trouble[AGENT_DETAIL_MAX] = "";
     root_device(device);
-    load_modules(trouble);
+    if (load_module(DISK_MODULE, trouble) == -ENOENT)
+        trouble[0] = 0; /* it is part of the kernel */
     if (wait_for(device) < 0) {
         snprintf(text, AGENT_DETAIL_MAX, "no root disk %s after %d s%s%.300s", device,
                  DEVICE_WAIT_MS / 1000, trouble[0] ? "; " : "", trouble);
@@ -200,12 +206,21 @@ static const struct mount_point points[] = {
     {"/sys/fs/cgroup", "cgroup2", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL, false},
 };
 
-int boot_machine(char text[AGENT_DETAIL_MAX])
+int boot_prepare(char text[AGENT_DETAIL_MAX])
 {
+    char trouble[AGENT_DETAIL_MAX];
     umask(0);
     int result = mount_all(early_points, ARRAY_LEN(early_points), text);
+    umask(022);
     if (result == 0)
-        result = mount_root(text);
+        load_modules(trouble);
+    return result;
+}
+
+int boot_mount(char text[AGENT_DETAIL_MAX])
+{
+    umask(0);
+    int result = mount_root(text);
     if (result == 0)
         result = switch_root(text);
     if (result == 0)

@@ -10,12 +10,48 @@
 #include <linux/fs.h>
 #include <linux/random.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/random.h>
 #include <sys/reboot.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
+void machine_read_boot_id(char id[AGENT_BOOT_ID_LEN + 1])
+{
+    memset(id, '0', AGENT_BOOT_ID_LEN);
+    char text[AGENT_BOOT_ID_LEN + 2];
+    if (files_read("/proc/sys/kernel/random/boot_id", text, sizeof(text)) >= AGENT_BOOT_ID_LEN)
+        memcpy(id, text, AGENT_BOOT_ID_LEN);
+}
+
+static int open_cgroups(void)
+{
+    if (mkdirat(AT_FDCWD, "/sys/fs/cgroup/tb2", 0755) < 0 && errno != EEXIST)
+        return -1;
+    return openat(AT_FDCWD, "/sys/fs/cgroup/tb2", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
+/*
+ * The kernel makes up its boot id when it is first asked for it. That is now, after the host has
+ * reseeded the generator, so that machines restored from one image have different ones.
+ */
+int machine_mount(struct guest *g)
+{
+    if (g->mounted)
+        return -EALREADY;
+    int mounted = boot_mount(g->boot_error);
+    if (mounted < 0)
+        return mounted;
+    g->mounted = true;
+    g->root = openat(AT_FDCWD, "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    g->cgroups = open_cgroups();
+    machine_read_boot_id(g->boot_id);
+    return 0;
+}
 
 int machine_sync(bool drop_caches)
 {
@@ -67,6 +103,30 @@ int machine_reseed(const uint8_t entropy[AGENT_ENTROPY_LEN])
     explicit_bzero(&pool, sizeof(pool));
     close(fd);
     return result;
+}
+
+int machine_random(uint8_t out[2 * AGENT_RANDOM_LEN])
+{
+    if (getrandom(out, AGENT_RANDOM_LEN, 0) != (ssize_t)AGENT_RANDOM_LEN)
+        return -errno;
+    int fd = openat(AT_FDCWD, "/dev/urandom", O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return -errno;
+    ssize_t got = read(fd, out + AGENT_RANDOM_LEN, AGENT_RANDOM_LEN);
+    int result = got < 0 ? -errno : got == (ssize_t)AGENT_RANDOM_LEN ? 0 : -EIO;
+    close(fd);
+    return result;
+}
+
+/* /proc/vmstat, "oom_kill": of any cgroup, for any reason (mm/oom_kill.c). */
+uint64_t machine_oom_kills(void)
+{
+    char text[16384];
+    static const char key[] = "\noom_kill ";
+    if (files_read("/proc/vmstat", text, sizeof(text)) < 0)
+        return 0;
+    const char *at = strstr(text, key);
+    return at ? strtoull(at + sizeof(key) - 1, NULL, 10) : 0;
 }
 
 void machine_power_off(void)

@@ -34,6 +34,7 @@ static int guest_init(struct guest *g)
 {
     g->console = g->root = g->cgroups = -1;
     transfer_init(&g->transfer);
+    copy_init(&g->copy);
     for (size_t i = 0; i < PROBES_MAX; i++)
         g->probes[i].link = (struct source){.fd = -1, .watch = -1};
     sigset_t wanted;
@@ -50,21 +51,6 @@ static int guest_init(struct guest *g)
     return 0;
 }
 
-static void read_boot_id(struct guest *g)
-{
-    memset(g->boot_id, '0', AGENT_BOOT_ID_LEN);
-    char text[AGENT_BOOT_ID_LEN + 2];
-    if (files_read("/proc/sys/kernel/random/boot_id", text, sizeof(text)) >= AGENT_BOOT_ID_LEN)
-        memcpy(g->boot_id, text, AGENT_BOOT_ID_LEN);
-}
-
-static void open_cgroups(struct guest *g)
-{
-    if (mkdirat(AT_FDCWD, "/sys/fs/cgroup/tb2", 0755) < 0 && errno != EEXIST)
-        return;
-    g->cgroups = openat(AT_FDCWD, "/sys/fs/cgroup/tb2", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-}
-
 /* SIGIO whenever the host end of the port opens or closes. */
 static int watch_port(int fd)
 {
@@ -77,15 +63,11 @@ static int watch_port(int fd)
 static int run_machine(struct guest *g)
 {
     g->machine = true;
-    int booted = boot_machine(g->boot_error);
+    int prepared = boot_prepare(g->boot_error);
     g->console = openat(AT_FDCWD, "/dev/console", O_WRONLY | O_CLOEXEC | O_NOCTTY);
-    if (booted < 0)
+    if (prepared < 0)
         guest_log(g, "%s", g->boot_error);
-    else
-        g->root = openat(AT_FDCWD, "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    read_boot_id(g);
-    if (booted == 0)
-        open_cgroups(g);
+    memset(g->boot_id, '0', AGENT_BOOT_ID_LEN); /* until the root is there */
     if (files_write("/proc/self/oom_score_adj", "-1000") < 0)
         guest_log(g, "cannot leave the reach of the out-of-memory killer");
     int port = boot_open_port();
@@ -106,7 +88,8 @@ static int run_process(struct guest *g, enum channel_kind kind, int fd)
         perror("tb2-agent");
         return 1;
     }
-    read_boot_id(g);
+    g->mounted = true;
+    machine_read_boot_id(g->boot_id);
     channel_init(&g->channel, kind, fd);
     int result = guest_serve(g);
     process_abandon(g, true);

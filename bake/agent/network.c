@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Network by ioctl (netdevice(7)): loopback, and the card on QEMU's user network, whose addresses
- * are fixed: guest 10.0.2.15/24, gateway 10.0.2.2, name server 10.0.2.3 (QEMU documentation,
- * "Network emulation", user mode).
- */
+/* Network by ioctl (netdevice(7)): loopback, and the card, with the addresses that the host says. */
 #include "bake/agent/agent.h"
 
 #include <arpa/inet.h>
@@ -13,6 +9,8 @@
 #include <net/if.h>
 #include <net/route.h>
 #include <netinet/in.h>
+#include <sched.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -78,50 +76,58 @@ static int set_address(int fd, const char *card, unsigned long what, uint32_t ad
     return ioctl(fd, what, &request) < 0 ? -errno : 0;
 }
 
-static int set_gateway(int fd)
+static int set_gateway(int fd, uint32_t gateway)
 {
+    if (gateway == 0)
+        return 0;
     struct rtentry route = {.rt_flags = RTF_UP | RTF_GATEWAY};
     put_address(&route.rt_dst, INADDR_ANY);
     put_address(&route.rt_genmask, INADDR_ANY);
-    put_address(&route.rt_gateway, 0x0a000202);
+    put_address(&route.rt_gateway, gateway);
     return ioctl(fd, SIOCADDRT, &route) < 0 && errno != EEXIST ? -errno : 0;
 }
 
 /* A link that leads nowhere (a resolver service's file under /run) is replaced by a file. */
-static int set_resolver(void)
+static int set_resolver(uint32_t resolver)
 {
     static const char path[] = "/etc/resolv.conf";
     struct stat info;
+    char line[64];
+    snprintf(line, sizeof(line), "nameserver %u.%u.%u.%u\n", resolver >> 24, resolver >> 16 & 0xff,
+             resolver >> 8 & 0xff, resolver & 0xff);
+    if (resolver == 0)
+        return 0;
     if (fstatat(AT_FDCWD, path, &info, 0) == 0 && info.st_size > 0)
         return 0;
     if (mkdirat(AT_FDCWD, "/etc", 0755) < 0 && errno != EEXIST)
         return -errno;
-    int result = files_write(path, "nameserver 10.0.2.3\n");
+    int result = files_write(path, line);
     if (result == -ENOENT && unlinkat(AT_FDCWD, path, 0) == 0)
-        result = files_write(path, "nameserver 10.0.2.3\n");
+        result = files_write(path, line);
     return result;
 }
 
-static int configure_card(int fd, const char *card, const char **what)
+static int configure_card(int fd, const char *card, const struct network_address *a,
+                          const char **what)
 {
-    *what = "setting address 10.0.2.15";
-    int result = set_address(fd, card, SIOCSIFADDR, 0x0a00020f);
+    *what = "setting the network card's address";
+    int result = set_address(fd, card, SIOCSIFADDR, a->address);
     if (result == 0) {
         *what = "setting the network mask";
-        result = set_address(fd, card, SIOCSIFNETMASK, 0xffffff00);
+        result = set_address(fd, card, SIOCSIFNETMASK, ~(0xffffffffu >> a->prefix));
     }
     if (result == 0) {
         *what = "bringing the network card up";
         result = interface_up(fd, card);
     }
     if (result == 0) {
-        *what = "setting gateway 10.0.2.2";
-        result = set_gateway(fd);
+        *what = "setting the gateway";
+        result = set_gateway(fd, a->gateway);
     }
     return result;
 }
 
-int network_configure(const char **what)
+int network_configure(const struct network_address *a, const char **what)
 {
     char card[IFNAMSIZ];
     *what = "looking for a network card";
@@ -131,10 +137,15 @@ int network_configure(const char **what)
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return -errno;
-    result = configure_card(fd, card, what);
+    result = configure_card(fd, card, a, what);
     close(fd);
     if (result < 0)
         return result;
     *what = "writing /etc/resolv.conf";
-    return set_resolver();
+    return set_resolver(a->resolver);
+}
+
+int network_leave(void)
+{
+    return unshare(CLONE_NEWNET) < 0 ? -errno : network_loopback_up();
 }

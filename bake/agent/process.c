@@ -9,6 +9,9 @@
  * close, so that a daemon started by a step does not die of SIGPIPE; the slot is taken back from
  * the longest-ended process when the table is full.
  *
+ * A program on a terminal has the terminal's master in place of the pipes: what it prints is one stream,
+ * and the end of the host's input is no end of file for it.
+ *
  * A time-out, or the loss of the host, kills the process group and, where there is a version 2
  * cgroup, the whole cgroup of the process: a child that left the group is reached too.
  */
@@ -116,20 +119,49 @@ static void unblock(int fd)
         fcntl(fd, F_SETFL, flags | O_NONBLOCK);
 }
 
+static void terminal_size(int fd, uint32_t rows, uint32_t columns)
+{
+    struct winsize size = {.ws_row = (unsigned short)rows, .ws_col = (unsigned short)columns};
+    ioctl(fd, TIOCSWINSZ, &size); /* a program that asks gets 0 by 0 then */
+}
+
+/* A new terminal: its master twice, for each direction, so that one can be closed alone. */
+static int process_open_terminal(struct process *p, struct spawn_ends *ends,
+                                 const struct exec_request *request)
+{
+    int locked = 0;
+    int master = openat(AT_FDCWD, "/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (master < 0)
+        return -errno;
+    p->terminal = true;
+    p->out[0].fd = master;
+    if (ioctl(master, TIOCSPTLCK, &locked) < 0)
+        return -errno;
+    ends->terminal = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
+    p->in.fd = fcntl(master, F_DUPFD_CLOEXEC, 3);
+    if (ends->terminal < 0 || p->in.fd < 0)
+        return -errno;
+    terminal_size(master, request->rows, request->columns);
+    return 0;
+}
+
 /* The pipes: our sides into `p`, the child's sides into `ends`. */
-static int process_open_pipes(struct process *p, struct spawn_ends *ends, bool has_input)
+static int process_open_pipes(struct process *p, struct spawn_ends *ends,
+                              const struct exec_request *request)
 {
     int result = pipe_open(&p->start.fd, &ends->failure);
+    if (request->terminal)
+        return result < 0 ? result : process_open_terminal(p, ends, request);
     for (int i = 0; result == 0 && i < 2; i++)
         result = pipe_open(&p->out[i].fd, &ends->out[i]);
-    if (result == 0 && has_input)
+    if (result == 0 && request->has_input)
         result = pipe_open(&ends->in, &p->in.fd);
     return result;
 }
 
 static void ends_close(struct spawn_ends *ends)
 {
-    const int fds[] = {ends->in, ends->out[0], ends->out[1], ends->failure};
+    const int fds[] = {ends->in, ends->out[0], ends->out[1], ends->terminal, ends->failure};
     for (size_t i = 0; i < ARRAY_LEN(fds); i++) {
         if (fds[i] >= 0)
             close(fds[i]);
@@ -142,6 +174,9 @@ static void process_reset(struct process *p, uint64_t id, uint32_t stream, bool 
     p->attached = true;
     p->detached = detached;
     p->timed_out = false;
+    p->terminal = false;
+    p->oom_before = machine_oom_kills();
+    p->oom_kills = 0;
     p->id = id;
     p->stream = stream;
     p->pid = 0;
@@ -166,10 +201,15 @@ void process_start(struct guest *g, uint32_t stream, struct exec_request *reques
         return;
     }
     process_reset(p, g->next_id++, stream, request->detach);
+    p->alone = request->alone;
     p->cgroup = process_make_cgroup(g, p->id);
-    struct spawn_ends ends = {
-        .in = -1, .out = {-1, -1}, .failure = -1, .cgroup = p->cgroup, .machine = g->machine};
-    int failed = process_open_pipes(p, &ends, request->has_input);
+    struct spawn_ends ends = {.in = -1,
+                              .out = {-1, -1},
+                              .terminal = -1,
+                              .failure = -1,
+                              .cgroup = p->cgroup,
+                              .machine = g->machine};
+    int failed = process_open_pipes(p, &ends, request);
     if (failed == 0) {
         p->pid = fork();
         if (p->pid == 0)
@@ -299,7 +339,7 @@ static void process_started(struct guest *g, struct process *p)
         channel_send(&g->channel, AGENT_STARTED, p->stream, payload, sizeof(payload));
 }
 
-static void put_end(uint8_t payload[12], const struct process *p)
+static void put_end(uint8_t payload[AGENT_END_LEN], const struct process *p)
 {
     uint32_t end = AGENT_END_RUNNING;
     int status = 0;
@@ -310,6 +350,14 @@ static void put_end(uint8_t payload[12], const struct process *p)
     agent_put_u32(payload, end);
     agent_put_u32(payload + 4, (uint32_t)status);
     agent_put_u32(payload + 8, p->timed_out);
+    agent_put_u32(payload + 12, p->oom_kills);
+}
+
+void process_resize(struct guest *g, uint32_t stream, uint32_t rows, uint32_t columns)
+{
+    struct process *p = process_of_stream(g, stream);
+    if (p && p->terminal && p->out[0].fd >= 0)
+        terminal_size(p->out[0].fd, rows, columns);
 }
 
 void process_report(struct guest *g, uint32_t stream, uint64_t id)
@@ -319,7 +367,7 @@ void process_report(struct guest *g, uint32_t stream, uint64_t id)
         if (g->processes[i].used && g->processes[i].detached && g->processes[i].id == id)
             p = &g->processes[i];
     }
-    uint8_t *at = channel_reserve(&g->channel, 12 + AGENT_TAIL_MAX);
+    uint8_t *at = channel_reserve(&g->channel, AGENT_END_LEN + AGENT_TAIL_MAX);
     if (!p || !at) {
         channel_send_error(&g->channel, stream, AGENT_AT_REQUEST, ESRCH, "no such process");
         return;
@@ -327,8 +375,8 @@ void process_report(struct guest *g, uint32_t stream, uint64_t id)
     put_end(at, p);
     size_t first = (p->tail_at + AGENT_TAIL_MAX - p->tail_len) % AGENT_TAIL_MAX;
     for (size_t i = 0; i < p->tail_len; i++)
-        at[12 + i] = p->tail[(first + i) % AGENT_TAIL_MAX];
-    channel_send_reserved(&g->channel, AGENT_OK, stream, 12 + p->tail_len);
+        at[AGENT_END_LEN + i] = p->tail[(first + i) % AGENT_TAIL_MAX];
+    channel_send_reserved(&g->channel, AGENT_OK, stream, AGENT_END_LEN + p->tail_len);
 }
 
 /* After the main process ended: is everything that it wrote sent? */
@@ -363,7 +411,7 @@ static void process_settle(struct guest *g, struct process *p)
     if (p->attached && !p->detached) {
         if (!process_drained(p) || !channel_wants_output(&g->channel))
             return;
-        uint8_t payload[12];
+        uint8_t payload[AGENT_END_LEN];
         put_end(payload, p);
         channel_send(&g->channel, AGENT_EXIT, p->stream, payload, sizeof(payload));
         p->attached = false;
@@ -419,8 +467,11 @@ void process_reap(struct guest *g)
             struct process *p = &g->processes[i];
             if (!p->used || p->pid != pid)
                 continue;
+            if (p->alone)
+                process_kill(p);
             p->pid = 0;
             p->status = status;
+            p->oom_kills = (uint32_t)(machine_oom_kills() - p->oom_before);
             p->grace_ms = now_ms() + EXIT_GRACE_MS;
             source_close(&p->in);
         }

@@ -6,16 +6,13 @@
  */
 #include "bake/agent/agent.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 void guest_log(const struct guest *g, const char *fmt, ...)
@@ -33,13 +30,7 @@ void guest_log(const struct guest *g, const char *fmt, ...)
 
 /* ---- Decoding ------------------------------------------------------------------------------- */
 
-struct reader {
-    const uint8_t *at;
-    size_t left;
-    bool bad;
-};
-
-static uint32_t read_u32(struct reader *r)
+uint32_t read_u32(struct reader *r)
 {
     if (r->left < 4) {
         r->bad = true;
@@ -51,14 +42,14 @@ static uint32_t read_u32(struct reader *r)
     return value;
 }
 
-static uint64_t read_u64(struct reader *r)
+uint64_t read_u64(struct reader *r)
 {
     uint64_t low = read_u32(r);
     return low | (uint64_t)read_u32(r) << 32;
 }
 
 /* Strings carry their terminator, so that they can be used where they lie. */
-static const char *read_string(struct reader *r)
+const char *read_string(struct reader *r)
 {
     uint32_t len = read_u32(r);
     if (r->bad || len == 0 || len > r->left || memchr(r->at, 0, len) != r->at + len - 1) {
@@ -73,8 +64,8 @@ static const char *read_string(struct reader *r)
 
 /* ---- Requests ------------------------------------------------------------------------------- */
 
-static void answer(struct guest *g, uint32_t stream, int result, enum agent_stage stage,
-                   const char *detail)
+void answer(struct guest *g, uint32_t stream, int result, enum agent_stage stage,
+            const char *detail)
 {
     if (result < 0)
         channel_send_error(&g->channel, stream, stage, -result, detail);
@@ -82,7 +73,7 @@ static void answer(struct guest *g, uint32_t stream, int result, enum agent_stag
         channel_send(&g->channel, AGENT_OK, stream, NULL, 0);
 }
 
-static void answer_u64(struct guest *g, uint32_t stream, uint64_t value)
+void answer_u64(struct guest *g, uint32_t stream, uint64_t value)
 {
     uint8_t payload[8];
     agent_put_u64(payload, value);
@@ -92,8 +83,10 @@ static void answer_u64(struct guest *g, uint32_t stream, uint64_t value)
 static void session_end(struct guest *g)
 {
     process_abandon(g, false);
-    if (!g->frozen)
+    if (!g->frozen) {
         transfer_abort(&g->transfer);
+        copy_abort(&g->copy);
+    }
     for (size_t i = 0; i < PROBES_MAX; i++)
         source_close(&g->probes[i].link);
 }
@@ -129,6 +122,9 @@ static bool read_exec(struct reader *r, struct exec_request *request)
     request->has_input = flags & AGENT_EXEC_STDIN;
     request->detach = flags & AGENT_EXEC_DETACH;
     request->apart = flags & AGENT_EXEC_APART;
+    request->terminal = flags & AGENT_EXEC_TERMINAL;
+    request->alone = flags & AGENT_EXEC_ALONE;
+    request->no_network = flags & AGENT_EXEC_NO_NETWORK;
     request->workdir = read_string(r);
     request->user = read_string(r);
     for (uint32_t i = 0; i < argc; i++)
@@ -137,6 +133,10 @@ static bool read_exec(struct reader *r, struct exec_request *request)
         request->env[i] = read_string(r);
     request->argv[argc] = NULL;
     request->env[envc] = NULL;
+    if (request->terminal) {
+        request->rows = read_u32(r);
+        request->columns = read_u32(r);
+    }
     return !r->bad && r->left == 0;
 }
 
@@ -147,56 +147,6 @@ static void serve_exec(struct guest *g, const struct agent_frame *f)
         process_start(g, f->stream, &g->request);
     else
         answer(g, f->stream, -EINVAL, AGENT_AT_REQUEST, "exec");
-}
-
-static void serve_probe(struct guest *g, const struct agent_frame *f)
-{
-    struct reader r = {.at = f->payload, .left = f->len, .bad = false};
-    uint32_t port = read_u32(&r);
-    uint32_t timeout_ms = read_u32(&r);
-    struct probe *p = NULL;
-    for (size_t i = 0; i < PROBES_MAX; i++) {
-        if (g->probes[i].link.fd < 0)
-            p = &g->probes[i];
-    }
-    if (r.bad || port == 0 || port > 65535 || !p) {
-        answer(g, f->stream, p ? -EINVAL : -EAGAIN, AGENT_AT_REQUEST, "probe");
-        return;
-    }
-    struct sockaddr_in to = {.sin_family = AF_INET,
-                             .sin_port = htons((uint16_t)port),
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    p->link.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    p->stream = f->stream;
-    p->deadline_ms = now_ms() + timeout_ms;
-    if (p->link.fd < 0) {
-        answer(g, f->stream, -errno, AGENT_AT_MACHINE, "making a socket");
-        return;
-    }
-    struct sockaddr address;
-    memcpy(&address, &to, sizeof(to));
-    int connected = connect(p->link.fd, &address, sizeof(to));
-    if (connected < 0 && errno == EINPROGRESS)
-        return;
-    source_close(&p->link);
-    answer_u64(g, f->stream, connected == 0);
-}
-
-static void pump_probes(struct guest *g)
-{
-    for (size_t i = 0; i < PROBES_MAX; i++) {
-        struct probe *p = &g->probes[i];
-        bool late = now_ms() >= p->deadline_ms;
-        if (p->link.fd < 0 || (!loop_events(&g->loop, &p->link) && !late))
-            continue;
-        int failed = ETIMEDOUT;
-        socklen_t len = sizeof(failed);
-        if (loop_events(&g->loop, &p->link) &&
-            getsockopt(p->link.fd, SOL_SOCKET, SO_ERROR, &failed, &len) < 0)
-            failed = errno;
-        source_close(&p->link);
-        answer_u64(g, p->stream, failed == 0);
-    }
 }
 
 static void serve_put_open(struct guest *g, const struct agent_frame *f)
@@ -239,10 +189,29 @@ static void serve_make_dirs(struct guest *g, const struct agent_frame *f)
     answer(g, f->stream, result, AGENT_AT_FILE, path);
 }
 
+static void serve_copy(struct guest *g, const struct agent_frame *f)
+{
+    struct reader r = {.at = f->payload, .left = f->len, .bad = false};
+    enum agent_stage stage = AGENT_AT_FILE;
+    const char *what = "";
+    int result;
+    if (f->type == AGENT_COPY_OPEN)
+        result = copy_open(&g->copy, &r, &stage, &what);
+    else if (f->type == AGENT_COPY)
+        result = copy_records(&g->copy, &r, &what);
+    else
+        result = copy_close(&g->copy, &what);
+    answer(g, f->stream, result, stage, what);
+    if (result < 0)
+        copy_abort(&g->copy);
+}
+
 static void serve_freeze(struct guest *g, const struct agent_frame *f, bool freeze)
 {
-    if (freeze)
+    if (freeze) {
         transfer_abort(&g->transfer);
+        copy_abort(&g->copy);
+    }
     int result = g->machine ? machine_freeze(g->root, freeze) : 0;
     if (result == 0)
         g->frozen = freeze;
@@ -268,11 +237,59 @@ static void serve_reseed(struct guest *g, const struct agent_frame *f)
     answer(g, f->stream, result, AGENT_AT_MACHINE, "reseeding the random generator");
 }
 
+/* Packages, as they are seen from the image's root. */
+static void serve_packages(struct guest *g, const struct agent_frame *f)
+{
+    static struct packages found;
+    uint8_t payload[12 + 2 * AGENT_DETAIL_MAX];
+    packages_look(&found, "", "/proc");
+    size_t busy_len = strlen(found.busy);
+    size_t broken_len = strlen(found.broken);
+    agent_put_u32(payload, found.broken_count);
+    agent_put_u32(payload + 4, found.broken_sum);
+    agent_put_u32(payload + 8, (uint32_t)busy_len);
+    memcpy(payload + 12, found.busy, busy_len);
+    memcpy(payload + 12 + busy_len, found.broken, broken_len);
+    channel_send(&g->channel, AGENT_OK, f->stream, payload, 12 + busy_len + broken_len);
+}
+
+static void serve_random(struct guest *g, const struct agent_frame *f)
+{
+    uint8_t payload[2 * AGENT_RANDOM_LEN];
+    int result = machine_random(payload);
+    if (result < 0)
+        answer(g, f->stream, result, AGENT_AT_MACHINE, "reading random numbers");
+    else
+        channel_send(&g->channel, AGENT_OK, f->stream, payload, sizeof(payload));
+}
+
+static void serve_echo(struct guest *g, const struct agent_frame *f)
+{
+    if (f->len > AGENT_CHUNK_MAX)
+        answer(g, f->stream, -EMSGSIZE, AGENT_AT_REQUEST, "echo");
+    else
+        channel_send(&g->channel, AGENT_OK, f->stream, f->payload, f->len);
+}
+
 static void serve_network(struct guest *g, const struct agent_frame *f)
 {
-    const char *what = "";
-    int result = network_configure(&what);
+    struct reader r = {.at = f->payload, .left = f->len, .bad = false};
+    struct network_address a = {.address = read_u32(&r), .prefix = read_u32(&r)};
+    a.gateway = read_u32(&r);
+    a.resolver = read_u32(&r);
+    const char *what = "network";
+    int result =
+        r.bad || r.left || a.prefix < 1 || a.prefix > 31 ? -EINVAL : network_configure(&a, &what);
     answer(g, f->stream, result, AGENT_AT_MACHINE, what);
+}
+
+static void serve_mount(struct guest *g, const struct agent_frame *f)
+{
+    int result = machine_mount(g);
+    if (result < 0)
+        guest_log(g, "%s", g->boot_error);
+    answer(g, f->stream, result, AGENT_AT_MACHINE,
+           result == -EALREADY ? "mounting the root disk" : g->boot_error);
 }
 
 static void serve_power_off(struct guest *g, const struct agent_frame *f)
@@ -304,6 +321,8 @@ static void serve_machine(struct guest *g, const struct agent_frame *f)
         serve_reseed(g, f);
     else if (f->type == AGENT_NETWORK)
         serve_network(g, f);
+    else if (f->type == AGENT_MOUNT)
+        serve_mount(g, f);
     else
         serve_power_off(g, f);
 }
@@ -330,7 +349,14 @@ static bool works_frozen(uint32_t type)
 {
     return type == AGENT_HELLO || type == AGENT_PING || type == AGENT_THAW ||
            type == AGENT_FREEZE || type == AGENT_CLOCK || type == AGENT_SET_CLOCK ||
-           type == AGENT_RESEED || type == AGENT_STDIN;
+           type == AGENT_RESEED || type == AGENT_STDIN || type == AGENT_RESIZE;
+}
+
+static bool works_unmounted(uint32_t type)
+{
+    return type == AGENT_HELLO || type == AGENT_PING || type == AGENT_CLOCK ||
+           type == AGENT_SET_CLOCK || type == AGENT_RESEED || type == AGENT_MOUNT ||
+           type == AGENT_POWER_OFF;
 }
 
 /* False: the host broke the protocol. */
@@ -346,6 +372,10 @@ static bool serve_frame(struct guest *g, const struct agent_frame *f)
         answer(g, f->stream, -ENODEV, AGENT_AT_MACHINE, g->boot_error);
         return true;
     }
+    if (!g->mounted && !works_unmounted(f->type)) {
+        answer(g, f->stream, -ENODEV, AGENT_AT_MACHINE, "the root disk is not mounted");
+        return true;
+    }
     switch (f->type) {
     case AGENT_HELLO:
         serve_hello(g, f);
@@ -358,6 +388,11 @@ static bool serve_frame(struct guest *g, const struct agent_frame *f)
         return true;
     case AGENT_STDIN:
         return process_input(g, f->stream, f->payload, f->len);
+    case AGENT_RESIZE: {
+        uint32_t rows = read_u32(&r);
+        process_resize(g, f->stream, rows, read_u32(&r));
+        return true;
+    }
     case AGENT_PROCESS:
         process_report(g, f->stream, read_u64(&r));
         return true;
@@ -369,8 +404,14 @@ static bool serve_frame(struct guest *g, const struct agent_frame *f)
     case AGENT_MAKE_DIRS:
         serve_file(g, f);
         return true;
+    case AGENT_COPY_OPEN:
+    case AGENT_COPY:
+    case AGENT_COPY_CLOSE:
+        serve_copy(g, f);
+        return true;
     case AGENT_PROBE:
-        serve_probe(g, f);
+    case AGENT_HTTP_PROBE:
+        probe_open(g, f);
         return true;
     case AGENT_SYNC:
         answer(g, f->stream, machine_sync(g->machine && read_u32(&r)), AGENT_AT_MACHINE,
@@ -386,10 +427,20 @@ static bool serve_frame(struct guest *g, const struct agent_frame *f)
     case AGENT_CLOCK:
         answer_u64(g, f->stream, machine_clock());
         return true;
+    case AGENT_PACKAGES:
+        serve_packages(g, f);
+        return true;
+    case AGENT_RANDOM:
+        serve_random(g, f);
+        return true;
+    case AGENT_ECHO:
+        serve_echo(g, f);
+        return true;
     case AGENT_SET_CLOCK:
     case AGENT_RESEED:
     case AGENT_NETWORK:
     case AGENT_POWER_OFF:
+    case AGENT_MOUNT:
         serve_machine(g, f);
         return true;
     default:
@@ -437,18 +488,14 @@ int guest_serve(struct guest *g)
         loop_watch(l, &g->signals, POLLIN);
         channel_watch(&g->channel, l);
         process_watch(g, l);
-        for (size_t i = 0; i < PROBES_MAX; i++) {
-            loop_watch(l, &g->probes[i].link, POLLOUT);
-            if (g->probes[i].link.fd >= 0)
-                loop_deadline(l, g->probes[i].deadline_ms);
-        }
+        probe_watch(g, l);
         loop_wait(l);
         if (loop_events(l, &g->signals))
             take_signals(g);
         bool connected = channel_pump(&g->channel, l);
         serve_frames(g);
         process_pump(g, l);
-        pump_probes(g);
+        probe_pump(g, l);
         if (connected)
             continue;
         session_end(g);

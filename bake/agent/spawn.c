@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -44,6 +45,12 @@ static void reset_signals(void)
 static int set_stdio(const struct spawn_ends *ends)
 {
     int in = ends->in;
+    if (ends->terminal >= 0) { /* of this session, which has none yet */
+        if (ioctl(ends->terminal, TIOCSCTTY, 0) < 0 || dup2(ends->terminal, 0) < 0 ||
+            dup2(ends->terminal, 1) < 0 || dup2(ends->terminal, 2) < 0)
+            return -errno;
+        return 0;
+    }
     if (in < 0)
         in = openat(AT_FDCWD, "/dev/null", O_RDONLY | O_CLOEXEC);
     if (in < 0)
@@ -135,6 +142,8 @@ static void set_identity(const struct spawn_ends *ends, struct exec_request *req
     }
     if (ordinary || (who->uid == geteuid() && who->gid == getegid() && geteuid() != 0))
         return;
+    if (ends->terminal >= 0 && fchown(ends->terminal, who->uid, (gid_t)-1) < 0)
+        fail(ends, AGENT_AT_IDENTITY, errno, "owner of the terminal");
     if (setgroups(who->group_count, who->groups) < 0 || setgid(who->gid) < 0 ||
         setuid(who->uid) < 0)
         fail(ends, AGENT_AT_IDENTITY, errno, request->user[0] ? request->user : "root");
@@ -254,6 +263,11 @@ void spawn_child(const struct spawn_ends *ends, struct exec_request *request)
     int failed = set_stdio(ends);
     if (failed < 0)
         fail(ends, AGENT_AT_SPAWN, -failed, "opening its standard descriptors");
+    if (request->no_network) {
+        failed = network_leave();
+        if (failed < 0)
+            fail(ends, AGENT_AT_SPAWN, -failed, "leaving the network");
+    }
     set_identity(ends, request, &who, home, sizeof(home));
     if (chdir(request->workdir[0] ? request->workdir : "/") < 0)
         fail(ends, AGENT_AT_WORKDIR, errno, request->workdir[0] ? request->workdir : "/");

@@ -1,66 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Users and groups of the image, read from its own passwd(5) and group(5) files: a static program
- * must not load the image's name service modules. Lines are bounded; one that is too long or
- * malformed is passed over.
+ * must not load the image's name service modules. Lines are bounded; one that is malformed is passed
+ * over.
  */
 #include "bake/agent/agent.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
-#include <unistd.h>
 
-enum { LINE_LEN_MAX = 8192, FIELDS_MAX = 7 };
-
-struct lines {
-    int fd;
-    size_t at;
-    size_t len;
-    char bytes[4096];
-    char line[LINE_LEN_MAX];
-};
-
-/* Next line without its newline, NULL at the end. */
-static char *lines_next(struct lines *f)
-{
-    size_t len = 0;
-    bool too_long = false;
-    for (;;) {
-        if (f->at == f->len) {
-            ssize_t got = f->fd < 0 ? 0 : read(f->fd, f->bytes, sizeof(f->bytes));
-            f->at = 0;
-            f->len = got > 0 ? (size_t)got : 0;
-        }
-        bool end = f->len == 0;
-        if (end && len == 0)
-            return NULL;
-        if (!end && f->bytes[f->at] != '\n') {
-            too_long = too_long || len + 1 >= sizeof(f->line);
-            if (!too_long)
-                f->line[len++] = f->bytes[f->at];
-            f->at++;
-            continue;
-        }
-        if (!end)
-            f->at++;
-        f->line[too_long ? 0 : len] = 0;
-        return f->line;
-    }
-}
-
-static int lines_open(struct lines *f, const char *path)
-{
-    f->at = f->len = 0;
-    f->fd = openat(AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    return f->fd < 0 && errno != ENOENT && errno != ENOTDIR ? -errno : 0;
-}
-
-static void lines_close(struct lines *f)
-{
-    if (f->fd >= 0)
-        close(f->fd);
-}
+enum { FIELDS_MAX = 7 };
 
 /* Cuts at colons; the number of fields found. */
 static size_t split(char *line, char *fields[FIELDS_MAX])

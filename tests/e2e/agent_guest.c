@@ -224,8 +224,8 @@ static void test_machine(void **state)
     int64_t off_ns = after_ns - clock_wall_ns();
     assert_true(off_ns > -1000000000 && off_ns < 1000000000);
     check(agent_reseed(m->agent, &e), &e);
-    check(agent_network(m->agent, &e), &e);
-    check(agent_network(m->agent, &e), &e); /* again, as after a restore */
+    check(agent_network(m->agent, NULL, &e), &e);
+    check(agent_network(m->agent, NULL, &e), &e); /* again, as after a restore */
     expect(m, "busybox ip -4 -o addr show scope global | busybox awk '{print $4}'",
            "10.0.2.15/24\n");
     expect(m, "busybox ip route | busybox grep -c 'default via 10.0.2.2'", "1\n");

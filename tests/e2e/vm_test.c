@@ -143,6 +143,8 @@ static void guest_start(struct fixture *f, struct guest *g, const char *state)
     else
         ASSERT_OK(vm_boot(&g->vm, &o, &e), e);
     ASSERT_OK(agent_connect(&g->agent, g->vm, BOOT_MS, NULL, &e), e);
+    if (!state)
+        ASSERT_OK(agent_mount(g->agent, &e), e);
     g->took_ms = clock_ms() - start;
     ASSERT_OK(vm_check(g->vm, &e), e);
 }
@@ -400,7 +402,7 @@ int main(int argc, char **argv)
     guest_program = argv[2];
     struct err e = ERR_INIT;
     AUTO_FREE char *version = NULL;
-    if (vm_version(&version, &e) < 0) {
+    if (vm_version(&vm_qemu, &version, &e) < 0) {
         print_message("skipped: %s\n", e.text);
         return 77;
     }

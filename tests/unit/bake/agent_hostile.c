@@ -45,10 +45,10 @@ static void add_frame(struct buf *b, uint32_t type, uint32_t stream, const char 
 }
 
 #define STARTED "\1\0\0\0\0\0\0\0"
-#define EXIT_0 "\1\0\0\0\0\0\0\0\0\0\0\0"
-#define RUNNING "\0\0\0\0\0\0\0\0\0\0\0\0"
-#define BAD_STATUS "\1\0\0\0\0\1\0\0\0\0\0\0"
-#define BAD_END "\x07\0\0\0\0\0\0\0\0\0\0\0"
+#define EXIT_0 "\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
+#define RUNNING "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
+#define BAD_STATUS "\1\0\0\0\0\1\0\0\0\0\0\0\0\0\0\0"
+#define BAD_END "\x07\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
 #define FAULT "\x08\0\0\0\2\0\0\0sh"
 #define EVIL_FAULT "\x63\0\0\0\xff\xff\xff\xff\x1b[2J%s%n"
 

@@ -112,7 +112,7 @@ static void test_frozen(void **state)
     /* the machine under test is ours: it is left alone */
     assert_int_equal(agent_set_clock(f->agent, &now_ns, &e), -ERR_UNSUPPORTED);
     assert_int_equal(agent_reseed(f->agent, &e), -ERR_UNSUPPORTED);
-    assert_int_equal(agent_network(f->agent, &e), -ERR_UNSUPPORTED);
+    assert_int_equal(agent_network(f->agent, NULL, &e), -ERR_UNSUPPORTED);
     assert_int_equal(agent_power_off(f->agent, &e), -ERR_UNSUPPORTED);
 }
 

@@ -12,71 +12,9 @@
 
 #include <cmocka.h>
 
-#include "agent_process.h"
-#include "bake/pipeline.h"
 #include "base/file.h"
 #include "base/mem.h"
-
-struct world {
-    struct machine_room room;
-    struct guest guest;
-    struct guest_context context;
-    struct recipe *recipe;
-};
-
-static void must(int rc, const struct err *e)
-{
-    if (rc < 0)
-        fail_msg("%s", e->text);
-}
-
-/* A recipe of this text; "DIR" in it becomes the fixture's own directory. */
-static void open_world(struct world *w, struct fixture *f, const char *text)
-{
-    struct err e = ERR_INIT;
-    struct buf all;
-    buf_init(&all, LIMIT_RECIPE);
-    must(buf_add_text(&all, "name: test\n", &e), &e);
-    for (const char *at = text; *at != 0;) {
-        const char *dir = strstr(at, "DIR");
-        size_t len = dir ? (size_t)(dir - at) : strlen(at);
-        must(buf_add(&all, at, len, &e), &e);
-        must(buf_add_text(&all, dir ? f->dir : "", &e), &e);
-        at += dir ? len + 3 : len;
-    }
-    *w = (struct world){.room = {.cancel = &f->cancel}, .guest = {.agent = f->agent}};
-    w->guest.room = &w->room;
-    w->context.workdir = mem_strdup(f->dir);
-    w->context.user = mem_printf("%u", (unsigned)getuid());
-    must(guest_context_set(&w->context, "PATH", "/usr/bin:/bin", &e), &e);
-    must(recipe_parse(&w->recipe, "recipe.yaml", buf_text(&all), all.len, &e), &e);
-    buf_fini(&all);
-}
-
-static void close_world(struct world *w)
-{
-    guest_context_fini(&w->context);
-    recipe_free(w->recipe);
-}
-
-/* Runs steps; an error must hold each of the parts. */
-static void expect_steps(struct fixture *f, const char *text, const char *const parts[4])
-{
-    struct world w;
-    struct err e = ERR_INIT;
-    open_world(&w, f, text);
-    struct step_run run = {.recipe = w.recipe, .context = &w.context};
-    int rc = guest_run_steps(&w.guest, &run, &e);
-    step_run_fini(&run);
-    if (!parts[0])
-        must(rc, &e);
-    else
-        assert_int_equal(rc, -ERR_STEP);
-    for (size_t i = 0; i < 4 && parts[i]; i++)
-        if (!strstr(e.text, parts[i]))
-            fail_msg("\"%s\" does not say \"%s\"", e.text, parts[i]);
-    close_world(&w);
-}
+#include "steps_world.h"
 
 static void only_exit_0_counts(void **state)
 {
@@ -212,6 +150,62 @@ static void start_and_ready(void **state)
     }
 }
 
+/* A web server of one line that answers each request with the same status. */
+static void http_ready(void **state)
+{
+    static const struct {
+        const char *server; /* printf format of the answer */
+        const char *check;
+        const char *part; /* NULL: ready */
+    } rows[] = {
+        {"HTTP/1.1 200 OK\\r\\n\\r\\n", "{port: PORT}", NULL},
+        {"HTTP/1.0 302 Found\\r\\n", "{port: PORT, path: /a?b=c}", NULL},
+        {"HTTP/1.1 404 No\\r\\n", "{port: PORT, status: 404}", NULL},
+        {"HTTP/1.1 503 Later\\r\\n", "{port: PORT}", "it answers with status 503"},
+        {"HTTP/1.1 200 OK\\r\\n", "{port: PORT, status: 204}", "it answers with status 200"},
+        {"SSH-2.0-x\\r\\n", "{port: PORT}", "it does not answer"},
+        {"HTTP/1.1 2x0 OK\\r\\n", "{port: PORT}", "it does not answer"},
+        {"", "{port: PORT}", "it does not answer"},
+    };
+    static const char server[] = "import socket,sys\n"
+                                 "s = socket.create_server(('127.0.0.1', 0))\n"
+                                 "open('port.new', 'w').write(str(s.getsockname()[1]))\n"
+                                 "import os; os.rename('port.new', 'port')\n"
+                                 "while True:\n"
+                                 "    c, _ = s.accept()\n"
+                                 "    seen = b''\n"
+                                 "    while b'\\r\\n\\r\\n' not in seen: seen += c.recv(4096)\n"
+                                 "    open('asked', 'wb').write(seen)\n"
+                                 "    c.sendall(b'%s')\n"
+                                 "    c.close()\n";
+    struct fixture *f = *state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct err e = ERR_INIT;
+        struct world w;
+        char path[128];
+        AUTO_FREE char *script = mem_printf(server, rows[i].server);
+        put_file(f, "server.py", script, 0644, path);
+        open_world(&w, f,
+                   "steps:\n  - run: rm -f port; python3 server.py > /dev/null 2>&1 & while ! test "
+                   "-f port; do sleep 0.01; done; cat port\n");
+        must(guest_run_steps(&w.guest, &w.run, &e), &e);
+        close_world(&w);
+        struct buf port;
+        buf_init(&port, 16);
+        snprintf(path, sizeof(path), "%s/port", f->dir);
+        must(file_read(AT_FDCWD, path, &port, &e), &e);
+        AUTO_FREE char *check =
+            mem_printf("ready: {timeout: 300ms, interval: 10ms, http: {port: %s%s}\n",
+                       buf_text(&port), strstr(rows[i].check, "PORT") + 4);
+        open_world(&w, f, check);
+        int rc = guest_wait_ready(&w.guest, &w.recipe->ready, &w.context, 0, &e);
+        if (rc != (rows[i].part ? -ERR_STEP : 0) || (rows[i].part && !strstr(e.text, rows[i].part)))
+            fail_msg("%s: %d, \"%s\"", rows[i].server, rc, e.text);
+        close_world(&w);
+        buf_fini(&port);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -221,6 +215,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(variables_and_users, set_up, tear_down),
         cmocka_unit_test_setup_teardown(work_directories, set_up, tear_down),
         cmocka_unit_test_setup_teardown(start_and_ready, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(http_ready, set_up, tear_down),
     };
     return cmocka_run_group_tests_name("steps", tests, NULL, NULL);
 }

@@ -395,6 +395,28 @@ static void deadlines_and_ceilings(void **state)
     assert_int_equal(object_get(w->store, "big", 0, &out, NULL, &e), -ERR_CANCELLED);
 }
 
+/* What was claimed is given back also by who was told to stop, and for a moment alone. */
+static void a_cancelled_one_removes_once(void **state)
+{
+    struct world *w = *state;
+    struct err e = ERR_INIT;
+    struct object_version version = {0};
+    assert_int_equal(put(w, "x", OBJECT_ABSENT, &version, &e), 0);
+    cancel_set(&w->cancel);
+    struct object_version stale = version;
+    stale.text[1] ^= 1;
+    assert_int_equal(object_delete(w->store, "claims/x", &stale, &e), -ERR_BUSY);
+    err_clear(&e);
+    w->s3.faults = 1;
+    w->s3.fault_status = 503;
+    assert_int_equal(object_delete(w->store, "claims/x", &version, &e), -ERR_NET);
+    assert_int_equal(w->s3.faults, 0);
+    err_clear(&e);
+    assert_int_equal(object_delete(w->store, "claims/x", &version, &e), 0);
+    assert_null(fake_s3_find(&w->s3, "/bucket/pre/claims/x"));
+    assert_int_equal(put(w, "x", OBJECT_ABSENT, &version, &e), -ERR_CANCELLED);
+}
+
 static void directory_behind_a_server(void **state)
 {
     struct world *w = *state;
@@ -427,6 +449,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(faults, open_world, close_world),
         cmocka_unit_test_setup_teardown(removal_without_conditions, open_world, close_world),
         cmocka_unit_test_setup_teardown(deadlines_and_ceilings, open_world, close_world),
+        cmocka_unit_test_setup_teardown(a_cancelled_one_removes_once, open_world, close_world),
         cmocka_unit_test_setup_teardown(directory_behind_a_server, open_world, close_world),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

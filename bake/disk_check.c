@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The disk of a snapshot, judged by e2fsck(8). It was frozen, so its journal is empty and it must be
+ * clean, with one honest exception: files that were deleted and are still open are on the superblock's
+ * list of orphans (s_last_orphan, or the orphan file of newer kernels; Linux
+ * Documentation/filesystems/ext4), which the next mount works off. e2fsck -n must leave them, and then
+ * calls the disk broken. So where there are any, e2fsck -p works them off first, in a copy that is
+ * thrown away, and must find nothing else to do; what it leaves is then checked as a whole.
+ */
+#include "bake/pipeline.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/proc.h"
+
+enum {
+    CHECK_TIMEOUT_MS = 900000,
+    OUTPUT_MAX = 1 << 20,
+    SHOWN_MAX = 600,
+    /* struct ext4_super_block, fs/ext4/ext4.h */
+    SUPER_AT = 1024,
+    SUPER_LEN = 1024,
+    LAST_ORPHAN_AT = 0xe8,
+    RO_COMPAT_AT = 0x64,
+    RO_COMPAT_ORPHANS = 0x10000,
+    NO_SUCH_PROGRAM = 127, /* env(1) */
+};
+
+/* ---- e2fsck ---- */
+
+/* Runs it over the file; *status is its exit status. */
+static int run_e2fsck(const char *how, const char *path, const struct cancel *c, struct buf *out,
+                      int *status, struct err *e)
+{
+    const char *given = getenv("PATH");
+    AUTO_FREE char *search =
+        mem_printf("PATH=%s%s/usr/sbin:/sbin", given ? given : "", given ? ":" : "");
+    if (!search)
+        return err_nomem(e, "e2fsck");
+    const char *const argv[] = {"env",    search, "LC_ALL=C", "E2FSCK_CONFIG=/dev/null",
+                                "e2fsck", how,    path,       NULL};
+    struct proc_io io = {.out = out, .err_out = out, .timeout_ms = CHECK_TIMEOUT_MS, .cancel = c};
+    int wait_status = 0;
+    int rc = proc_run(argv, &io, &wait_status, e);
+    if (rc < 0)
+        return err_in(e, "e2fsck");
+    if (!WIFEXITED(wait_status))
+        return err_set(e, ERR_SYS, "e2fsck was killed by signal %d", WTERMSIG(wait_status));
+    *status = WEXITSTATUS(wait_status);
+    if (*status != NO_SUCH_PROGRAM)
+        return 0;
+    err_set(e, ERR_NOTFOUND, "there is no e2fsck, which checks each template's disk");
+    return err_hint(e, "install it: apt-get install e2fsprogs");
+}
+
+static int not_clean(const struct buf *out, int status, struct err *e)
+{
+    size_t skip = out->len > SHOWN_MAX ? out->len - SHOWN_MAX : 0;
+    err_set(e, ERR_CORRUPT, "the snapshot's disk is not clean (e2fsck: exit status %d):\n%s",
+            status, buf_text(out) + skip);
+    return err_hint(e, "does a step write to the disk's device, or is memory of this machine bad?");
+}
+
+/* Counts what was worked off; false when e2fsck did anything else. Lines are "DISK: TEXT", where the disk
+ * is named by its path or its label. */
+static bool only_orphans(const struct buf *out, uint32_t *orphans)
+{
+    static const char *const allowed[] = {": Clearing orphaned inode ",
+                                          ": Truncating orphaned inode ", ": Clearing orphan file",
+                                          " files (" /* the sum at the end */};
+    for (const char *at = buf_text(out); *at; at += strspn(at, "\n")) {
+        size_t len = strcspn(at, "\n");
+        bool known = false;
+        for (size_t i = 0; !known && i < ARRAY_LEN(allowed); i++) {
+            known = memmem(at, len, allowed[i], strlen(allowed[i])) != NULL;
+            *orphans += known && i < 2;
+        }
+        if (!known)
+            return false;
+        at += len;
+    }
+    return true;
+}
+
+static int work_off_orphans(const char *path, const struct cancel *c, uint32_t *orphans,
+                            struct err *e)
+{
+    AUTO_BUF struct buf out;
+    buf_init(&out, OUTPUT_MAX);
+    int status = 0;
+    int rc = run_e2fsck("-fp", path, c, &out, &status, e);
+    if (rc < 0)
+        return rc;
+    return status > 1 || !only_orphans(&out, orphans) ? not_clean(&out, status, e) : 0;
+}
+
+static int check_clean(const char *path, const struct cancel *c, struct err *e)
+{
+    AUTO_BUF struct buf out;
+    buf_init(&out, OUTPUT_MAX);
+    int status = 0;
+    int rc = run_e2fsck("-fn", path, c, &out, &status, e);
+    return rc < 0 || status == 0 ? rc : not_clean(&out, status, e);
+}
+
+/* ---- The disk as a file ---- */
+
+static uint32_t le32(const uint8_t *at)
+{
+    return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+
+static int has_orphans(bool *out, int fd, struct err *e)
+{
+    uint8_t super[SUPER_LEN];
+    if (pread(fd, super, sizeof(super), SUPER_AT) != (ssize_t)sizeof(super))
+        return err_sys(e, "reading the disk's superblock");
+    *out = le32(super + LAST_ORPHAN_AT) != 0 || (le32(super + RO_COMPAT_AT) & RO_COMPAT_ORPHANS);
+    return 0;
+}
+
+static int check_file(int fd, const char *path, const struct cancel *c, uint32_t *orphans,
+                      struct err *e)
+{
+    bool orphaned = false;
+    int rc = has_orphans(&orphaned, fd, e);
+    if (rc == 0 && orphaned)
+        rc = work_off_orphans(path, c, orphans, e);
+    return rc < 0 ? rc : check_clean(path, c, e);
+}
+
+int disk_check(const struct digest *disk, const struct machine_room *r, uint32_t *orphans,
+               struct err *e)
+{
+    AUTO_BLOCK_MAP struct block_map *map = NULL;
+    struct file_tmp tmp = {.fd = -1};
+    *orphans = 0;
+    int rc = store_get_map(r->store, disk, &map, e);
+    if (rc == 0)
+        rc = file_tmp_open(&tmp, store_tmp_dir(r->store), e);
+    if (rc < 0)
+        return rc;
+    AUTO_FREE char *path = mem_printf("%s/%s", store_tmp_path(r->store), tmp.name);
+    rc = path ? store_export_map(r->store, map, tmp.fd, machine_cores(), r->cancel, e)
+              : err_nomem(e, "disk");
+    if (rc == 0)
+        rc = check_file(tmp.fd, path, r->cancel, orphans, e);
+    file_tmp_abort(&tmp);
+    return rc;
+}
