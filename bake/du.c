@@ -10,11 +10,10 @@
 #include "base/log.h"
 
 static const char *const names[DU_KIND_COUNT] = {
-    [DU_STEPS] = "steps",
-    [DU_LAYERS] = "layers",       [DU_DISKS] = "disks",     [DU_MEMORY] = "memory",
-    [DU_LOOSE] = "unreferenced",  [DU_INDEXES] = "indexes", [DU_MAPS] = "maps",
-    [DU_DOCUMENTS] = "documents", [DU_BLOBS] = "blobs",     [DU_JOURNALS] = "journals",
-    [DU_DEVICES] = "devices",
+    [DU_STEPS] = "steps",       [DU_LAYERS] = "layers",       [DU_DISKS] = "disks",
+    [DU_MEMORY] = "memory",     [DU_LOOSE] = "unreferenced",  [DU_INDEXES] = "indexes",
+    [DU_MAPS] = "maps",         [DU_DOCUMENTS] = "documents", [DU_BLOBS] = "blobs",
+    [DU_JOURNALS] = "journals", [DU_DEVICES] = "devices",
 };
 
 const char *du_kind_name(enum du_kind kind)
@@ -102,8 +101,8 @@ static enum du_kind kind_of(enum upkeep_kind kind, const struct census_file *f)
         [UPKEEP_RECORD] = DU_DOCUMENTS, [UPKEEP_KEY] = DU_DOCUMENTS,
         [UPKEEP_ALIAS] = DU_DOCUMENTS,  [UPKEEP_BLOB] = DU_BLOBS,
         [UPKEEP_PUSHED] = DU_DOCUMENTS, [UPKEEP_PARTIAL] = DU_BLOBS,
-        [UPKEEP_STEP] = DU_DOCUMENTS,
-        [UPKEEP_JOURNAL] = DU_JOURNALS, [UPKEEP_TAG] = DU_DOCUMENTS,
+        [UPKEEP_STEP] = DU_DOCUMENTS,   [UPKEEP_JOURNAL] = DU_JOURNALS,
+        [UPKEEP_TAG] = DU_DOCUMENTS,
     };
     if (kind != UPKEEP_CHUNK)
         return kinds[kind];

@@ -348,8 +348,7 @@ static size_t list_spares(const struct gc *g, enum upkeep_kind kind, struct spar
 /* Layers and results of steps used last stay as long as there is room below the cap. */
 static int keep_spares(struct gc *g, struct err *e)
 {
-    const size_t most =
-        g->census.lists[UPKEEP_LAYER].count + g->census.lists[UPKEEP_STEP].count;
+    const size_t most = g->census.lists[UPKEEP_LAYER].count + g->census.lists[UPKEEP_STEP].count;
     AUTO_FREE struct spare *spares = mem_array(most, sizeof(*spares));
     if (!spares && most > 0)
         return err_nomem(e, "layers");
@@ -467,8 +466,7 @@ static int mark_tags(struct gc *g, struct err *e)
 
 static int sync_directories(struct gc *g, struct err *e)
 {
-    static const char *const directories[] = {"keys", "templates", "steps", "layers",
-                                              "disks"};
+    static const char *const directories[] = {"keys", "templates", "steps", "layers", "disks"};
     for (size_t i = 0; i < ARRAY_LEN(directories); i++) {
         AUTO_FD int fd = -1;
         int rc = file_open(&fd, store_dir(g->store), directories[i], O_RDONLY | O_DIRECTORY, 0, e);

@@ -253,8 +253,7 @@ struct step_claims {
 void step_claims_init(struct step_claims *c);
 void step_claims_fini(struct step_claims *c);
 /* *mine: nobody was running it, and now the caller is, until step_release. */
-int step_claim(struct step_claims *c, const struct digest *key, bool *mine,
-               struct err *e) MUST_USE;
+int step_claim(struct step_claims *c, const struct digest *key, bool *mine, struct err *e) MUST_USE;
 void step_release(struct step_claims *c, const struct digest *key);
 /* Returns when nobody is running it. */
 int step_wait(struct step_claims *c, const struct digest *key, const struct cancel *cancel,

@@ -138,7 +138,8 @@ static void touch(struct cow *w, uint64_t block, uint64_t end)
 {
     while (block < end) {
         uint64_t first = block % TOUCHED_BLOCKS;
-        uint64_t count = TOUCHED_BLOCKS - first < end - block ? TOUCHED_BLOCKS - first : end - block;
+        uint64_t count =
+            TOUCHED_BLOCKS - first < end - block ? TOUCHED_BLOCKS - first : end - block;
         uint64_t bits = UINT64_MAX >> (TOUCHED_BLOCKS - count) << first;
         atomic_fetch_or_explicit(&w->touched[block / TOUCHED_BLOCKS], bits, memory_order_relaxed);
         block += count;

@@ -107,8 +107,8 @@ int put_template(struct store *s, const char *alias, uint64_t seed, const struct
     return put_template_of(s, alias, seed, manifest, NULL, e);
 }
 
-int put_template_of(struct store *s, const char *alias, uint64_t seed, const struct digest *manifest,
-                    const struct digest *step, struct err *e)
+int put_template_of(struct store *s, const char *alias, uint64_t seed,
+                    const struct digest *manifest, const struct digest *step, struct err *e)
 {
     static const char *const texts[] = {"vmm", "accel", "kernel", "user", "workdir", "image"};
     static const char *const names[] = {"base_disk", "disk", "memory", "state"};

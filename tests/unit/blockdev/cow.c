@@ -540,7 +540,8 @@ static void seals_follow_one_another(void **state)
     assert_ok(block_map_new(&disk, DISK, &e));
     assert_ok(block_map_finish(disk, &e));
     for (unsigned round = 0; round < ROUNDS; round++) {
-        assert_true(disk_model_exercise(&port, 1, model, DISK, disk_model_steps(STEPS), seed + round));
+        assert_true(
+            disk_model_exercise(&port, 1, model, DISK, disk_model_steps(STEPS), seed + round));
         AUTO_BDEV struct bdev *last = NULL;
         AUTO_BLOCK_MAP struct block_map *upper = NULL;
         AUTO_BLOCK_MAP struct block_map *zeros = NULL;
