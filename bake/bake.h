@@ -64,6 +64,8 @@ struct bake_task_result {
     uint64_t missing_size; /* bytes of layers that are not in the store */
     int64_t estimate_ms;   /* that the bake takes, from earlier runs; 0: not known */
     char manifest[DIGEST_TEXT_MAX]; /* digest of the image's manifest, "" until known */
+    size_t steps_cached; /* of the steps that change the disk, those whose results were kept */
+    size_t steps_run;    /* those that were run */
     const char *pushed; /* what the disk was pushed as, with its digest; NULL: it was not */
     char base_disk[DIGEST_TEXT_MAX]; /* digest of the assembled disk, "" until known */
     char disk[DIGEST_TEXT_MAX];      /* digest of the template's disk */
@@ -74,6 +76,7 @@ enum bake_event_kind {
     EVENT_STAGE_STARTED,
     EVENT_PROGRESS,      /* done of total bytes of the stage (total 0: unknown) */
     EVENT_OUTPUT,        /* a line that a step printed, in `text` */
+    EVENT_STEP,          /* step `done` of `total` is done; `cached`: its result was there */
     EVENT_TASK_WAITING,  /* between two stages, for a place; not in the journal */
     EVENT_TASK_RETRIED,  /* the stage failed, with the words in `text`, and will be tried again */
     EVENT_TASK_FINISHED, /* look at result->outcome */
@@ -89,6 +92,7 @@ struct bake_event {
     uint64_t done;
     uint64_t total;
     size_t count;
+    bool cached;
     const char *text;
 };
 
@@ -205,7 +209,8 @@ struct bake_options {
     const char *recipe_path;
     const char *recipe_from; /* command that says what each task is built from (bake/provider.c);
                                 NULL: the recipe */
-    bool force;              /* bake although the template is there */
+    bool force;              /* bake although the template is there, and run all steps */
+    bool no_step_cache;      /* neither use nor keep results of steps */
     bool no_boot_image;      /* each guest boots from its kernel */
     int compression_level;   /* of new chunks, zstd's; 0: the store's default */
     enum vm_accel accel;

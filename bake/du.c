@@ -10,10 +10,11 @@
 #include "base/log.h"
 
 static const char *const names[DU_KIND_COUNT] = {
-    [DU_LAYERS] = "layers",       [DU_DISKS] = "disks",     [DU_MEMORY] = "memory",
-    [DU_LOOSE] = "unreferenced",  [DU_INDEXES] = "indexes", [DU_MAPS] = "maps",
-    [DU_DOCUMENTS] = "documents", [DU_BLOBS] = "blobs",     [DU_JOURNALS] = "journals",
-    [DU_DEVICES] = "devices",
+    [DU_STEPS] = "steps",       [DU_LAYERS] = "layers",       [DU_DISKS] = "disks",
+    [DU_MEMORY] = "memory",     [DU_LOOSE] = "unreferenced",  [DU_INDEXES] = "indexes",
+    [DU_MAPS] = "maps",         [DU_DOCUMENTS] = "documents", [DU_BLOBS] = "blobs",
+    [DU_JOURNALS] = "journals", [DU_DEVICES] = "devices",
+    [DU_BOOTS] = "boot images",
 };
 
 const char *du_kind_name(enum du_kind kind)
@@ -35,11 +36,29 @@ static bool give_up(const struct err *e)
     return e->class == ERR_NOMEM;
 }
 
+static int claim_boots(const struct census *c, struct store *s, struct err *e)
+{
+    const struct census_list *l = &c->lists[UPKEEP_BOOT];
+    for (size_t i = 0; i < l->count; i++) {
+        struct boot_image b;
+        err_clear(e);
+        if (boot_image_peek(&b, s, &l->files[i].digest, e) == 0) {
+            claim(c, UPKEEP_MAP, &b.memory, DU_BOOTS);
+            claim(c, UPKEEP_MAP, &b.state, DU_BOOTS);
+        } else if (give_up(e)) {
+            return -ERR_NOMEM;
+        }
+    }
+    err_clear(e);
+    return 0;
+}
+
 /* Damage is fsck's business: what cannot be read claims nothing. */
 static int claim_maps(const struct census *c, struct store *s, struct err *e)
 {
     const struct census_list *layers = &c->lists[UPKEEP_LAYER];
     const struct census_list *records = &c->lists[UPKEEP_RECORD];
+    const struct census_list *steps = &c->lists[UPKEEP_STEP];
     for (size_t i = 0; i < layers->count; i++) {
         char path[CENSUS_PATH_MAX];
         struct digest region;
@@ -60,6 +79,14 @@ static int claim_maps(const struct census *c, struct store *s, struct err *e)
         } else if (give_up(e)) {
             return -ERR_NOMEM;
         }
+    }
+    for (size_t i = 0; i < steps->count; i++) {
+        struct digest disk;
+        err_clear(e);
+        if (step_peek(&disk, s, &steps->files[i].digest, e) == 0)
+            claim(c, UPKEEP_MAP, &disk, DU_STEPS);
+        else if (give_up(e))
+            return -ERR_NOMEM;
     }
     err_clear(e);
     return 0;
@@ -92,7 +119,8 @@ static enum du_kind kind_of(enum upkeep_kind kind, const struct census_file *f)
         [UPKEEP_RECORD] = DU_DOCUMENTS, [UPKEEP_KEY] = DU_DOCUMENTS,
         [UPKEEP_ALIAS] = DU_DOCUMENTS,  [UPKEEP_BLOB] = DU_BLOBS,
         [UPKEEP_PUSHED] = DU_DOCUMENTS, [UPKEEP_PARTIAL] = DU_BLOBS,
-        [UPKEEP_JOURNAL] = DU_JOURNALS, [UPKEEP_TAG] = DU_DOCUMENTS,
+        [UPKEEP_STEP] = DU_DOCUMENTS,   [UPKEEP_JOURNAL] = DU_JOURNALS,
+        [UPKEEP_TAG] = DU_DOCUMENTS,    [UPKEEP_BOOT] = DU_DOCUMENTS,
     };
     if (kind != UPKEEP_CHUNK)
         return kinds[kind];
@@ -136,6 +164,8 @@ int store_du(struct du_report *out, struct store *s, struct err *e)
     int rc = census_take(&c, s, (1U << UPKEEP_STORE_KINDS) - 1, e);
     if (rc == 0)
         rc = claim_maps(&c, s, e);
+    if (rc == 0)
+        rc = claim_boots(&c, s, e);
     if (rc == 0)
         rc = claim_chunks(&c, s, e);
     for (enum upkeep_kind kind = 0; rc == 0 && kind < UPKEEP_STORE_KINDS; kind++) {

@@ -69,6 +69,7 @@ static int load(struct guest *g, const struct guest_options *o, const struct boo
     AUTO_FREE char *state_path = mem_printf("%s/state", g->dir);
     if (!state_path)
         return err_nomem(e, "guest");
+    g->boot_image = b->key;
     int rc = store_get_map(g->room->store, &b->memory, &g->boot_memory, e);
     if (rc == 0)
         rc = guest_export(g, &b->memory, g->memory_path, o->memory_mb << 20, e);

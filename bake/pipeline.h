@@ -131,6 +131,7 @@ struct guest {
     struct prefetch *ahead; /* NULL: nothing is fetched ahead */
     struct nbd_server *nbd;
     struct block_map *boot_memory; /* of the boot image that it began as; NULL: none */
+    struct digest boot_image;      /* its key */
     struct vm *vm;
     struct agent *agent; /* NULL before connect and after disconnect */
     uint64_t memory_mb;
@@ -180,6 +181,9 @@ enum { TRACE_DELTA_MAX = 512 }; /* extents that steps changed and a boot fetches
 /* Notes what has been read of the guest's disk so far. */
 int trace_note(struct json *document, const char *member, const struct guest *g,
                struct err *e) MUST_USE;
+/* The same for a boot from `from`, in numbers of `base`; what base has not is left out. */
+int trace_note_boot(struct json *document, const struct guest *g, const struct block_map *from,
+                    const struct block_map *base, struct err *e) MUST_USE;
 /* The chunks of a noted trace, for free(); none where the record has no such member. */
 int trace_chunks(struct digest **out, size_t *count, const struct template *t, struct store *s,
                  const char *member, struct err *e) MUST_USE;
@@ -238,6 +242,40 @@ int guest_start(struct guest *g, const struct recipe *r, const struct guest_cont
  * failure. */
 int guest_wait_ready(struct guest *g, const struct recipe_ready *ready,
                      const struct guest_context *context, uint64_t process, struct err *e) MUST_USE;
+
+/* ---- The step cache (step_cache.c, step_claims.c; docs/decisions/0026-step-cache.md) ---------------- */
+
+/* Keys of results, each of what comes before it: of an assembled disk in a machine, then of one step
+ * after another, with the context that it runs in. */
+int step_key_begin(struct digest *key, const struct machine_room *r, const struct guest_options *o,
+                   const struct digest *base_disk, struct err *e) MUST_USE;
+int step_key_next(struct digest *key, const struct recipe *r, const struct recipe_step *step,
+                  const struct guest_context *c, struct err *e) MUST_USE;
+
+/* The disk as it was after the step with this key, if the store has all that it changed of `base`;
+ * else *out is NULL. */
+int step_find(struct block_map **out, struct store *s, const struct digest *key,
+              const struct block_map *base, struct err *e) MUST_USE;
+/* Keeps it; not durably. */
+int step_put(struct store *s, const struct digest *key, const struct block_map *disk,
+             struct err *e) MUST_USE;
+void step_forget(struct store *s, const struct digest *key);
+
+/* Steps that tasks of this process are running. Thread-safe. */
+struct step_claim;
+struct step_claims {
+    pthread_mutex_t lock;
+    pthread_cond_t released;
+    struct step_claim *first;
+};
+void step_claims_init(struct step_claims *c);
+void step_claims_fini(struct step_claims *c);
+/* *mine: nobody was running it, and now the caller is, until step_release. */
+int step_claim(struct step_claims *c, const struct digest *key, bool *mine, struct err *e) MUST_USE;
+void step_release(struct step_claims *c, const struct digest *key);
+/* Returns when nobody is running it. */
+int step_wait(struct step_claims *c, const struct digest *key, const struct cancel *cancel,
+              struct err *e) MUST_USE;
 
 /* ---- Images and disks ------------------------------------------------------------------------ */
 
@@ -482,6 +520,7 @@ struct run {
     struct bake_limits limits; /* settled */
     struct slots network;
     struct slots cpu;
+    struct step_claims step_claims;
     struct pins *pins;
     struct history *history;
     struct task_set *set;
@@ -584,6 +623,11 @@ int task_why(struct baking *b, char **out, struct err *e) MUST_USE;
 /* Stores the chunks of a file of the guest's directory and removes it; *size: its bytes. */
 int guest_take_file(struct guest *g, const char *path, struct block_map **out, uint64_t *size,
                     struct err *e) MUST_USE;
+
+/* Stores the guest's memory, which shares what it can with the boot image and the disk, and removes the
+ * file: `booted` is the map under the guest's disk, `disk` what that became. */
+int guest_take_memory(struct guest *g, const struct block_map *booted, const struct block_map *disk,
+                      struct block_map **out, struct err *e) MUST_USE;
 
 /* Boot, steps, ready, snapshot: the template's document. */
 int warm_task(struct baking *b, const struct block_map *disk, const struct digest *base_disk,

@@ -118,6 +118,7 @@ static void run_init(struct run *run, struct store *s, const struct bake_options
     pthread_mutex_init(&run->past_lock, NULL);
     slots_init(&run->network, run->limits.network);
     slots_init(&run->cpu, run->limits.cpu);
+    step_claims_init(&run->step_claims);
 }
 
 /* Kernel and VMM are part of every task's key; what is missing is missing for all of them. */
@@ -178,6 +179,7 @@ static void run_close(struct run *run)
     recipe_free(run->recipe);
     slots_fini(&run->network);
     slots_fini(&run->cpu);
+    step_claims_fini(&run->step_claims);
     pthread_mutex_destroy(&run->event_lock);
     pthread_mutex_destroy(&run->past_lock);
     file_close(&run->journal_fd);

@@ -71,7 +71,7 @@ static int run_command(struct guest *g, struct step_run *run, size_t index,
                        const struct guest_context *context, struct err *e)
 {
     const struct recipe_step *step = &run->recipe->steps[index];
-    struct command c = {.exec = {.timeout_ms = (int64_t)step->timeout_ms}};
+    struct command c = {.exec = {.timeout_ms = (int64_t)step->timeout_ms, .apart = true}};
     struct capture capture;
     capture_init(&capture, run->tap);
     struct agent_result result = {0};

@@ -5,26 +5,24 @@
  * then the machine is stopped, so that neither unwritten data nor a half-open connection is in the
  * snapshot.
  */
-#include "bake/memory_share.h"
-#include "bake/pipeline.h"
-
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "bake/warming.h"
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/log.h"
 #include "base/mem.h"
 
 static const char default_path[] =
     "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /* What the image config says, then task.toml on top. */
-static int initial_context(struct guest_context *c, const struct oci_config *config,
-                           const struct task *task, struct err *e)
+static int initial_context(struct guest_context *c, const struct baking *b, struct err *e)
 {
+    const struct oci_config *config = &b->image->config;
+    const struct task *task = b->task;
     int rc = guest_context_set_pair(c, default_path, e);
     for (size_t i = 0; rc == 0 && config->env && config->env[i]; i++)
         rc = guest_context_set_pair(c, config->env[i], e);
@@ -52,72 +50,6 @@ static void snapshot_fini(struct snapshot *s)
     block_map_free(s->state);
 }
 #define AUTO_SNAPSHOT CLEANUP(snapshot_fini)
-
-int guest_take_file(struct guest *g, const char *path, struct block_map **out, uint64_t *size,
-                    struct err *e)
-{
-    AUTO_FD int fd = -1;
-    int rc = file_open(&fd, AT_FDCWD, path, O_RDONLY, 0, e);
-    if (rc == 0)
-        rc = file_size(AT_FDCWD, path, size, e);
-    if (rc == 0)
-        rc = store_put_file(g->room->store, fd, machine_cores(), out, e);
-    if (rc == 0 && unlinkat(AT_FDCWD, path, 0) < 0)
-        rc = err_sys(e, "removing %s", path);
-    return rc;
-}
-
-static int take_disk(struct guest *g, const struct block_map *base, struct block_map **out,
-                     struct err *e)
-{
-    AUTO_BLOCK_MAP struct block_map *upper = NULL;
-    AUTO_BLOCK_MAP struct block_map *zeros = NULL;
-    int rc = bdev_cow_seal(g->disk, g->room->store, &upper, &zeros, e);
-    return rc < 0 ? rc : block_map_overlay(out, base, upper, zeros, e);
-}
-
-/*
- * Memory shares blocks with the boot image that it began as, and with the disk: with what was read of
- * it, and with what was written. Those are whose blocks can be in the page cache.
- */
-static int take_memory(struct guest *g, const struct block_map *base, struct snapshot *s,
-                       struct err *e)
-{
-    AUTO_FREE uint32_t *read = NULL;
-    AUTO_BLOCK_MAP struct block_map *written = NULL;
-    AUTO_BLOCK_MAP struct block_map *zeros = NULL;
-    AUTO_FD int fd = -1;
-    struct memory_shares shares;
-    struct memory_parts parts = {.boot = g->boot_memory,
-                                 .cache = g->room->cache,
-                                 .workers = machine_cores(),
-                                 .cancel = g->room->cancel};
-    size_t read_count = 0;
-    int rc = bdev_map_trace(g->leaf, &read, &read_count, e);
-    if (rc == 0)
-        rc = block_map_delta(&written, &zeros, base, s->disk, e);
-    if (rc == 0)
-        rc = file_open(&fd, AT_FDCWD, g->memory_path, O_RDONLY, 0, e);
-    if (rc < 0)
-        return rc;
-    parts.fd = fd;
-    if (g->boot_memory)
-        parts.peers[parts.peer_count++] = (struct memory_peer){.map = g->boot_memory};
-    parts.peers[parts.peer_count++] =
-        (struct memory_peer){.map = base, .extents = read, .extent_count = read_count};
-    parts.peers[parts.peer_count++] = (struct memory_peer){.map = written};
-    rc = memory_put(&s->memory, g->room->store, &parts, &shares, e);
-    if (rc < 0)
-        return rc;
-    log_event(LOG_DEBUG, "bake",
-              "memory: %llu blocks as in the boot image, %llu of boot image or disk, %llu twice, "
-              "%llu of its own; %llu extents",
-              (unsigned long long)shares.same, (unsigned long long)shares.peers,
-              (unsigned long long)shares.twice, (unsigned long long)shares.own,
-              (unsigned long long)shares.extents);
-    return unlinkat(AT_FDCWD, g->memory_path, 0) < 0 ? err_sys(e, "removing %s", g->memory_path)
-                                                      : 0;
-}
 
 /* Stores the maps, after which the snapshot is durable. */
 static int put_maps(struct store *store, const struct snapshot *s, struct json *document,
@@ -152,8 +84,7 @@ static int freeze_guest(struct guest *g, struct err *e)
 /* Snapshot of a ready guest; its digests go into the document. All chunks come first, then the
  * maps: so there is one sync, and by then the memory file is gone, whose pages would be written
  * by it. */
-static int snapshot_guest(struct guest *g, const struct block_map *base, struct json *document,
-                          struct err *e)
+static int snapshot_guest(struct guest *g, struct warming *w, struct json *document, struct err *e)
 {
     AUTO_FREE char *state_path = mem_printf("%s/state", g->dir);
     if (!state_path)
@@ -165,10 +96,10 @@ static int snapshot_guest(struct guest *g, const struct block_map *base, struct 
     if (rc < 0)
         return rc;
     vm_free(MOVE(g->vm)); /* the disk and the memory file are quiet from here on */
-    rc = take_disk(g, base, &s.disk, e);
+    rc = warming_seal(w, g, &s.disk, e);
     if (rc < 0)
         return err_in(e, "disk");
-    rc = take_memory(g, base, &s, e);
+    rc = guest_take_memory(g, w->boot, s.disk, &s.memory, e);
     if (rc < 0)
         return err_in(e, "memory");
     rc = guest_take_file(g, state_path, &s.state, &s.state_size, e);
@@ -210,66 +141,76 @@ static void describe_task(struct json *document, const struct baking *b,
 }
 
 /* Steps, start, ready in a booted guest, then its snapshot. */
-static int warm_guest(struct baking *b, struct guest *g, const struct block_map *disk,
-                      struct json *document, struct err *e)
+static int warm_guest(struct warming *w, struct guest *g, struct json *document, struct err *e)
 {
-    struct guest_context context = {0};
-    struct output_tap tap = {.line = baking_output, .ctx = b};
+    struct baking *b = w->b;
     const struct recipe *recipe = b->recipe;
-    struct step_run steps = {.recipe = recipe, .context = &context, .tap = &tap};
     uint64_t process = 0;
-    int rc = initial_context(&context, &b->image->config, b->task, e);
     baking_stage(b, STAGE_STEPS);
+    int rc = guest_note_packages(g, e);
     if (rc == 0)
-        rc = agent_make_dirs(g->agent, context.workdir, 0755, e);
-    if (rc == 0)
-        rc = guest_note_packages(g, e);
-    if (rc == 0)
-        rc = guest_run_steps(g, &steps, e);
+        rc = warming_run(w, g, e);
     if (rc == 0) {
         baking_stage(b, STAGE_READY);
-        rc = guest_start(g, recipe, &context, &process, e);
+        rc = guest_start(g, recipe, &w->context, &process, e);
     }
     if (rc == 0)
-        rc = guest_wait_ready(g, &recipe->ready, &context, process, e);
+        rc = guest_wait_ready(g, &recipe->ready, &w->context, process, e);
     if (rc == 0)
-        rc = trace_note(document, TRACE_BOOT, g, e);
-    if (rc == 0) {
-        baking_stage(b, STAGE_SNAPSHOT);
-        describe_context(document, &context);
-        rc = snapshot_guest(g, disk, document, e);
-    }
-    step_run_fini(&steps);
-    guest_context_fini(&context);
+        rc = trace_note_boot(document, g, w->boot, w->base, e);
+    if (rc < 0)
+        return rc;
+    baking_stage(b, STAGE_SNAPSHOT);
+    describe_context(document, &w->context);
+    json_set(document, "steps", MOVE(w->keys));
+    return snapshot_guest(g, w, document, e);
+}
+
+static int boot_and_warm(struct warming *w, struct json *document, struct err *e)
+{
+    struct baking *b = w->b;
+    AUTO_GUEST struct guest *g = NULL;
+    int64_t start_ms = clock_ms();
+    w->options.disk = w->boot;
+    int rc = guest_boot(&g, &b->run->machines, &w->options, e);
+    if (rc < 0)
+        return err_in(e, "booting");
+    json_set(document, "boot_ms", json_new_integer(clock_ms() - start_ms));
+    if (g->boot_memory)
+        json_set(document, "boot_image", json_digest(&g->boot_image));
+    rc = warm_guest(w, g, document, e);
+    /* The snapshot stage began when the guest was ready. */
+    json_set(document, "cold_ready_ms", json_new_integer(b->stage_start_ms - start_ms));
     return rc;
 }
 
 int warm_task(struct baking *b, const struct block_map *disk, const struct digest *base_disk,
               const struct digest *key, struct json **document, struct err *e)
 {
-    struct guest_options options = {
-        .disk = disk,
-        .cpus = b->task->cpus,
-        .memory_mb = b->task->memory_mb,
-        .network = b->task->allow_internet && b->recipe->network != RECIPE_NETWORK_NONE,
+    const struct output_tap tap = {.line = baking_output, .ctx = b};
+    AUTO_WARMING struct warming w = {
+        .b = b,
+        .base = disk,
+        .options =
+            {
+                .cpus = b->task->cpus,
+                .memory_mb = b->task->memory_mb,
+                .network = b->task->allow_internet && b->recipe->network != RECIPE_NETWORK_NONE,
+            },
+        .run = {.recipe = b->recipe, .tap = &tap},
+        .initial = initial_context,
     };
     AUTO_JSON struct json *j = json_new_object();
     json_set(j, "format", json_new_integer(FORMAT_VERSION));
     json_set(j, "key", json_digest(key));
     json_set(j, "base_disk", json_digest(base_disk));
-    describe_task(j, b, &options);
+    describe_task(j, b, &w.options);
     baking_stage(b, STAGE_BOOT);
-    AUTO_GUEST struct guest *g = NULL;
-    int64_t start_ms = clock_ms();
-    int rc = guest_boot(&g, &b->run->machines, &options, e);
-    if (rc < 0)
-        return err_in(e, "booting");
-    json_set(j, "boot_ms", json_new_integer(clock_ms() - start_ms));
-    rc = warm_guest(b, g, disk, j, e);
+    int rc = warming_begin(&w, base_disk, e);
+    if (rc == 0)
+        rc = boot_and_warm(&w, j, e);
     if (rc < 0)
         return rc;
-    /* The snapshot stage began when the guest was ready. */
-    json_set(j, "cold_ready_ms", json_new_integer(b->stage_start_ms - start_ms));
     *document = MOVE(j);
     return 0;
 }

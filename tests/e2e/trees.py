@@ -9,27 +9,9 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "support"))
 from bakery import Bakery, check, need, skip  # noqa: E402
 from compare_trees import differences, scan  # noqa: E402
+from disks import export, mounted_tree, quiet  # noqa: E402
 
 need("e2fsck", "umoci", "mount")
-
-
-def quiet(*command):
-    done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    check(done.returncode == 0, "%s: status %d\n%s" % (" ".join(command), done.returncode, done.stdout[-3000:]))
-
-
-def mounted_tree(raw, where):
-    os.mkdir(where)
-    quiet("mount", "-o", "loop,ro,noload", raw, where)
-    try:
-        return scan(where, skip=["lost+found"])
-    finally:
-        quiet("umount", where)
-
-
-def export(bakery, reference, raw, store="store"):
-    """Writes the disk; returns its digest."""
-    return bakery.tb2("disk", "export", reference, "--raw", raw, store=store).expect().out.strip()
 
 
 def written_to(raw, mount):
