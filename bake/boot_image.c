@@ -171,12 +171,14 @@ static int find(struct boot_image *out, bool *found, struct store *s, const stru
     return 0;
 }
 
-static int put(const struct boot_image *b, struct store *s, struct err *e)
+int boot_image_put(const struct boot_image *b, struct store *s, struct err *e)
 {
     char path[BOOT_PATH_MAX];
     AUTO_FREE char *text = NULL;
     boot_path(path, &b->key);
     int rc = encode(b, &text, e);
+    if (rc == 0)
+        rc = file_make_dirs(store_dir(s), "boots", e);
     return rc < 0 ? rc : file_put(store_tmp_dir(s), store_dir(s), path, text, strlen(text), e);
 }
 
@@ -222,7 +224,7 @@ static int make(struct boot_image *out, const struct machine_room *r,
     if (rc == 0)
         rc = save(out, g, e);
     guest_free(MOVE(g)); /* before the disk that it borrows */
-    return rc == 0 ? put(out, r->store, e) : rc;
+    return rc == 0 ? boot_image_put(out, r->store, e) : rc;
 }
 
 static bool is_same(const struct boot_image *a, const struct boot_image *b)

@@ -7,6 +7,7 @@
 #include "bake/pipeline.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/mem.h"
 
 int guest_take_file(struct guest *g, const char *path, struct block_map **out, uint64_t *size,
                     struct err *e)

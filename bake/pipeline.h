@@ -146,6 +146,8 @@ struct boot_image {
     struct digest state;  /* map */
     uint64_t state_size;
 };
+/* Stores its record, whose maps are stored. */
+int boot_image_put(const struct boot_image *b, struct store *s, struct err *e) MUST_USE;
 /* Its record, checked; does not mark it as used. */
 int boot_image_peek(struct boot_image *out, struct store *s, const struct digest *key,
                     struct err *e) MUST_USE;

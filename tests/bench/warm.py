@@ -17,8 +17,8 @@ TASK, TIMES = "fix-links", 3
 
 
 def cold_ms(bakery):
-    """Start of the machine to the agent's hello, and start command to ready; steps are left out."""
-    stages = bakery.bake("--jobs", "1", "--force", tasks=[TASK]).expect().tasks()[TASK]["stage_ms"]
+    """Start of the kernel to the agent's hello, and start command to ready; steps are left out."""
+    stages = bakery.bake("--jobs", "1", "--force", "--no-boot-image", tasks=[TASK]).expect().tasks()[TASK]["stage_ms"]
     return stages["boot"] + stages["ready"]
 
 
