@@ -12,6 +12,7 @@
 
 #define AGENT_VERSION 1u
 #define AGENT_PORT_NAME "tb2.agent" /* of the virtio-serial port */
+#define AGENT_VSOCK_PORT 1024u      /* where the guest listens if its link is vsock */
 
 /* Frame: magic, type, stream, length of the payload, checksum; then the payload. */
 #define AGENT_MAGIC 0x41324254u /* "TB2A" */

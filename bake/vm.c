@@ -103,6 +103,8 @@ static char *first_fault(char *tail)
 
 static int end_error(struct vm *v, struct err *e)
 {
+    if (v->driver->cause && v->driver->cause(v, e) < 0)
+        return -(int)e->class;
     console_drain(v->console, 1000);
     AUTO_FREE char *tail = mem_zalloc(CONSOLE_TAIL_LEN + 1);
     if (!tail)
@@ -185,7 +187,8 @@ int vm_agent_open(struct vm *v, int *fd, struct err *e)
 
 /* ---- Starting it ---- */
 
-static int check_options(const struct vm_launch *launch, struct err *e)
+static int check_options(const struct vm_launch *launch, const struct vm_driver *driver,
+                         struct err *e)
 {
     const struct vm_options *o = launch->options;
     if (o->cpus < 1 || o->cpus > 255)
@@ -195,6 +198,10 @@ static int check_options(const struct vm_launch *launch, struct err *e)
                        (unsigned long long)o->memory_mb);
     if (o->accel == VM_ACCEL_AUTO)
         return err_set(e, ERR_INPUT, "the accelerator is not chosen yet");
+    if (o->cpu_template && !driver->can.cpu_templates)
+        return err_set(e, ERR_UNSUPPORTED, "%s has no CPU templates", driver->title);
+    if (!launch->bare && !o->memory_path && !(launch->state_path && o->memory))
+        return err_set(e, ERR_INPUT, "there is no place for the guest's memory");
     return 0;
 }
 
@@ -203,7 +210,7 @@ static int prepare_memory(const struct vm_launch *launch, struct err *e)
 {
     const struct vm_options *o = launch->options;
     uint64_t want = o->memory_mb << 20;
-    if (launch->bare)
+    if (launch->bare || (launch->state_path && !o->memory_path))
         return 0;
     if (launch->state_path) {
         uint64_t size;
@@ -261,7 +268,7 @@ int vm_launch(struct vm **out, const struct vm_launch *launch, struct err *e)
 {
     const struct vm_options *o = launch->options;
     const struct vm_driver *driver = o->driver ? o->driver : &vm_qemu;
-    int rc = check_options(launch, e);
+    int rc = check_options(launch, driver, e);
     if (rc == 0)
         rc = prepare_memory(launch, e);
     if (rc < 0)
@@ -319,7 +326,7 @@ static char *parent_of(const char *path)
     return slash == path ? mem_strdup("/") : mem_strndup(path, (size_t)(slash - path));
 }
 
-static int save_state(struct vm *v, const char *state_path, struct err *e)
+static int save_state(struct vm *v, const char *state_path, const char *diff_path, struct err *e)
 {
     AUTO_FREE char *parent = parent_of(state_path);
     if (!parent)
@@ -330,17 +337,44 @@ static int save_state(struct vm *v, const char *state_path, struct err *e)
         return rc;
     AUTO_FILE_TMP struct file_tmp t = {.fd = -1};
     rc = file_tmp_open(&t, dir, e);
-    if (rc == 0)
-        rc = v->driver->save(v, &t, e);
+    if (rc < 0)
+        return rc;
+    AUTO_FREE char *path = mem_printf("%s/%s", parent, t.name);
+    if (!path)
+        return err_nomem(e, state_path);
+    rc = v->driver->save(
+        v, &(struct vm_saving){.state_fd = t.fd, .state_path = path, .diff_path = diff_path}, e);
     return rc == 0 ? file_tmp_commit(&t, AT_FDCWD, state_path, false, e) : rc;
+}
+
+static int snapshot(struct vm *v, const char *state_path, const char *diff_path, struct err *e)
+{
+    int rc = vm_check(v, e);
+    if (rc == 0)
+        rc = vm_explain(v, save_state(v, state_path, diff_path, e), e);
+    return rc < 0 ? err_in(e, "saving the machine state %s", state_path) : 0;
 }
 
 int vm_snapshot(struct vm *v, const char *state_path, struct err *e)
 {
-    int rc = vm_check(v, e);
+    int rc = snapshot(v, state_path, NULL, e);
     if (rc == 0)
-        rc = vm_explain(v, save_state(v, state_path, e), e);
-    return rc < 0 ? err_in(e, "saving the machine state %s", state_path) : 0;
+        v->lost = false;
+    return rc;
+}
+
+int vm_snapshot_diff(struct vm *v, const char *state_path, const char *diff_path, struct err *e)
+{
+    if (!v->driver->can.memory_diff)
+        return err_set(e, ERR_UNSUPPORTED, "%s makes no differential snapshots", v->driver->title);
+    if (v->lost) {
+        (void)err_set(e, ERR_UNSUPPORTED, "an earlier differential snapshot failed");
+        return err_hint(e, "make a full one");
+    }
+    int rc = snapshot(v, state_path, diff_path, e);
+    if (rc < 0 && v->held)
+        v->lost = true;
+    return rc;
 }
 
 void vm_free(struct vm *v)

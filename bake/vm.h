@@ -20,6 +20,7 @@ struct guest_kernel {
     char *initramfs_path; /* agent and modules */
     char *release;        /* "6.12.…-cloud-amd64" */
     struct digest digest; /* over kernel and initramfs: part of every template's key */
+    bool vsock; /* has what machines without PCI need (a cache of an older version may not) */
 };
 
 /*
@@ -42,16 +43,19 @@ struct bdev;
 
 /* What a VMM can do, as far as a bake depends on it. */
 struct vm_abilities {
-    bool emulation;    /* runs without KVM */
-    bool user_network; /* has a user-mode network card */
-    bool nbd_disk;     /* its disk is vm_options.nbd_socket; else a block device or a file */
-    bool other_disk;   /* a restore may name another disk than its snapshot was made with */
-    bool memory_file;  /* a restore maps vm_options.memory_path privately */
-    bool memory_pages; /* a restore can take pages from vm_options.memory as they are touched */
+    bool emulation;     /* runs without KVM */
+    bool user_network;  /* has a user-mode network card */
+    bool nbd_disk;      /* its disk is vm_options.nbd_socket; else a block device or a file */
+    bool other_disk;    /* a restore may name another disk than its snapshot was made with */
+    bool memory_file;   /* a restore maps vm_options.memory_path privately */
+    bool memory_pages;  /* a restore can take pages from vm_options.memory as they are touched */
+    bool memory_diff;   /* vm_snapshot_diff */
+    bool cpu_templates; /* vm_options.cpu_template */
 };
 
 struct vm_driver;
 extern const struct vm_driver vm_qemu;
+extern const struct vm_driver vm_firecracker;          /* KVM only */
 const char *vm_driver_name(const struct vm_driver *d); /* "qemu" */
 const struct vm_abilities *vm_driver_can(const struct vm_driver *d);
 
@@ -60,6 +64,7 @@ struct vm_options {
     const struct guest_kernel *kernel;
     const char *run_dir;    /* absolute, exists: sockets, console log, memory */
     const char *nbd_socket; /* the disk; absolute, or relative to run_dir; below 108 bytes */
+    const char *disk_path;  /* for a driver without nbd_disk: a block device or a file, absolute */
     /* File of memory_mb MiB: a cold boot makes it anew, a restore maps it privately and never
      * writes it. The file may be one whose bytes are fetched as they are read. */
     const char *memory_path;
@@ -68,7 +73,12 @@ struct vm_options {
     struct bdev *memory;
     uint32_t cpus;
     uint64_t memory_mb;
-    bool network;        /* user-mode network card; reaches the host's loopback as 10.0.2.2 */
+    bool network;     /* user-mode network card; reaches the host's loopback as 10.0.2.2 */
+    const char *tap;  /* instead of it: a card on this tap device of the host; NULL: none */
+    bool track_pages; /* for vm_snapshot_diff; costs a little */
+    const char
+        *cpu_template;   /* the VMM's name of a processor that several kinds of hosts can offer;
+                                 NULL: the host's own */
     enum vm_accel accel; /* AUTO is resolved by vm_accel_probe */
     const struct cancel *cancel; /* outlives the machine; may be NULL */
 };
@@ -97,6 +107,12 @@ int vm_restore(struct vm **out, const struct vm_options *o, const char *state_pa
 /* Stops the guest and writes device state to `state_path`; guest memory is then complete in the
  * memory file. The guest stays stopped. */
 int vm_snapshot(struct vm *v, const char *state_path, struct err *e) MUST_USE;
+/* The same, with the pages alone that changed since the boot, the restore or the snapshot before:
+ * `diff_path` becomes a sparse file as long as memory, with holes where nothing changed.
+ * ERR_UNSUPPORTED by a driver without `memory_diff`, without track_pages, and after one that failed:
+ * what changed before it is not known any more, and only vm_snapshot is right then. */
+int vm_snapshot_diff(struct vm *v, const char *state_path, const char *diff_path,
+                     struct err *e) MUST_USE;
 /* Ends the machine at once and reaps it. NULL is fine. */
 void vm_free(struct vm *v);
 DEFINE_AUTO(vm, vm_free)

@@ -313,8 +313,9 @@ int network_leave(void) MUST_USE;
 int boot_prepare(char text[AGENT_DETAIL_MAX]) MUST_USE;
 /* From the initramfs to the image's root, once; the same. */
 int boot_mount(char text[AGENT_DETAIL_MAX]) MUST_USE;
-/* Waits for the virtio-serial port; descriptor or negative errno. */
-int boot_open_port(void) MUST_USE;
+/* Opens what tb2.link= on the kernel's command line says: the virtio-serial port, which is waited
+ * for, or (vsock) a listener. *what names it in messages. */
+int boot_open_link(struct channel *c, const char **what) MUST_USE;
 
 /* ---- Requests (serve.c) --------------------------------------------------------------------- */
 
