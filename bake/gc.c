@@ -105,15 +105,16 @@ static int mark_catalog(struct gc *g, struct err *e)
 }
 
 /* What a template was made from is not part of it, but the next one can go on from there. */
-static void keep_steps(struct gc *g, const struct json *record)
+static void keep_parts(struct gc *g, const struct json *record, const char *member,
+                       enum upkeep_kind kind)
 {
-    const struct json *list = json_member(record, "steps");
+    const struct json *list = json_member(record, member);
     for (size_t i = 0; list && i < json_length(list); i++) {
         const char *text = json_as_string(json_element(list, i));
-        struct digest key;
+        struct digest name;
         struct err ignored = ERR_INIT;
-        if (text && digest_parse(&key, text, &ignored) == 0)
-            keep(g, UPKEEP_STEP, &key, g->options->max_size ? SPARE : KEEP);
+        if (text && digest_parse(&name, text, &ignored) == 0)
+            keep(g, kind, &name, g->options->max_size ? SPARE : KEEP);
     }
 }
 
@@ -131,7 +132,8 @@ static int follow_record(struct gc *g, struct census_file *f, struct err *e)
     for (size_t i = 0; i < TEMPLATE_MAPS; i++)
         keep(g, UPKEEP_MAP, &maps[i], KEEP | (f->flags & LISTED));
     keep(g, UPKEEP_KEY, &t->key, KEEP);
-    keep_steps(g, t->document);
+    keep_parts(g, t->document, "steps", UPKEEP_STEP);
+    keep_parts(g, t->document, "grafts", UPKEEP_LAYER);
     f->flags |= FOLLOWED;
     return image_peek_layers(g->store, &manifest, keep_document, keep_layer, g, e);
 }

@@ -205,6 +205,7 @@ struct step_run {
     const struct recipe *recipe;
     struct guest_context *context; /* as the steps so far have left it */
     const struct output_tap *tap;  /* may be NULL */
+    struct image_room *images;     /* for grafts; NULL: there are none */
     struct buf earlier; /* ends of what earlier steps printed to stderr; zeroed at first */
 };
 void step_run_fini(struct step_run *run);
@@ -284,6 +285,10 @@ struct image {
     struct oci_descriptor *native_layers;
     size_t native_count;
     struct image_work *work; /* layers on their way into the store, between pull and ingest */
+    /* Layers of a recipe's grafts, bottom first; the first graft_count of them are laid over it when it
+     * is assembled. */
+    struct digest *grafts;
+    size_t graft_count, graft_total;
 };
 
 /* Archives that are open, by their paths. */
@@ -396,8 +401,22 @@ void layer_drop_damaged(struct store *s, const struct digest *diff_id, bool else
 struct layer_blob {
     const struct source *source;
     const struct oci_descriptor *descriptor;
-    const struct digest *diff_id;
+    const struct digest *diff_id; /* NULL: not known */
 };
+/* What a layer's file holds. */
+struct layer_made {
+    struct oci_layer *layer;
+    struct digest region; /* name of its region's map, which is in the store */
+};
+void layer_made_fini(struct layer_made *m);
+/* Where file data go while a layer is read: `ctx` is a region writer. */
+extern const struct oci_data_ops layer_region_ops;
+/* As layer_ingest, but it gets no name. */
+int layer_read_blob(struct layer_made *out, struct store *s, const struct layer_blob *blob,
+                    struct ingest_gate *g, const struct cancel *c, struct err *e) MUST_USE;
+/* Gives it one, with the promises of layer_ingest. */
+int layer_put(struct store *s, const struct digest *diff_id, const struct layer_made *made,
+              struct err *e) MUST_USE;
 /* Waits for a place in the gate first. A layer is not made durable: one that a power cut damages is
  * made again, and the map of a disk that needs it syncs it (docs/decisions/0012-ingest.md). */
 int layer_ingest(struct store *s, const struct layer_blob *blob, struct ingest_gate *g,
@@ -413,6 +432,32 @@ int layer_load(struct store *s, const struct digest *diff_id, struct oci_layer *
                struct block_map **region, struct err *e) MUST_USE;
 /* Checks the file of a layer, without marking it as used; *region is its region's map. */
 int layer_inspect(struct store *s, const char *path, struct digest *region, struct err *e) MUST_USE;
+
+/* ---- Grafts (graft.c, graft_fit.c, graft_lay.c) ------------------------------------------------ */
+
+/* Finds out what grafts of images stand for, for their digests (has_content): before
+ * recipe_canonical. */
+int graft_resolve(struct recipe *r, struct image_room *room, struct pins *pins,
+                  struct err *e) MUST_USE;
+/* Steps from the first on whose grafts are laid when the disk is assembled, without a guest. `native`: the
+ * image is. */
+size_t graft_head(const struct recipe *r, bool native);
+/* The layers that the graft of a step becomes, in order, for free(): made unless the store has them.
+ * Several tasks make them once. */
+int graft_make(struct digest **ids, size_t *count, struct image_room *room,
+               const struct recipe_files *f, struct err *e) MUST_USE;
+/* Bytes of the graft's own path in the paths of its layers' entries. */
+size_t graft_path_len(const struct recipe_files *f);
+/* Makes the layers of all grafts, and sets image->grafts. */
+int graft_prepare(struct image *i, struct image_room *room, const struct recipe *r,
+                  struct err *e) MUST_USE;
+/* Takes out of a graft's layer the directories that are there in `below` by way of a link. ERR_INPUT
+ * where a file would replace a directory, or the other way round. */
+int graft_fit(struct oci_layer *graft, const struct oci_tree *below, struct err *e) MUST_USE;
+/* Lays a graft in a running guest; ERR_UNSUPPORTED for what the agent cannot lay: devices, pipes,
+ * extended attributes. */
+int graft_lay(struct guest *g, struct image_room *room, const struct recipe_files *f,
+              struct err *e) MUST_USE;
 
 /* ---- Templates ------------------------------------------------------------------------------- */
 

@@ -105,6 +105,15 @@ static int load_recipe(struct run *run, struct err *e)
     rc = recipe_read_files(run->recipe, run->options->cancel, e);
     if (rc < 0)
         return rc;
+    return 0;
+}
+
+/* What grafts of images stand for is known: so the recipe is, as far as keys go. */
+static int settle_recipe(struct run *run, struct err *e)
+{
+    int rc = graft_resolve(run->recipe, &run->images, run->pins, e);
+    if (rc < 0)
+        return rc;
     run->recipe_json = recipe_canonical(run->recipe);
     return run->recipe_json ? 0 : err_nomem(e, "recipe");
 }
@@ -136,6 +145,8 @@ static int run_open(struct run *run, struct bake_report *out, struct err *e)
         rc = image_room_open(&run->images, run->store, &o->images, &run->cancel, e);
     run->images.pins = run->pins;
     run->images.network = &run->network;
+    if (rc == 0)
+        rc = settle_recipe(run, e);
     if (rc == 0)
         rc = open_remote(run, e);
     if (rc == 0)

@@ -211,7 +211,7 @@ int warm_task(struct baking *b, const struct block_map *disk, const struct diges
                 .memory_mb = b->task->memory_mb,
                 .network = b->task->allow_internet && b->recipe->network != RECIPE_NETWORK_NONE,
             },
-        .run = {.recipe = b->recipe, .tap = &tap},
+        .run = {.recipe = b->recipe, .tap = &tap, .images = &b->run->images},
         .initial = initial_context,
     };
     AUTO_JSON struct json *j = json_new_object();
@@ -219,6 +219,10 @@ int warm_task(struct baking *b, const struct block_map *disk, const struct diges
     json_set(j, "key", json_digest(key));
     json_set(j, "base_disk", json_digest(base_disk));
     describe_task(j, b, &w.options);
+    struct json *grafts = json_new_array();
+    for (size_t i = 0; i < b->image->graft_total; i++)
+        json_append(grafts, json_digest(&b->image->grafts[i]));
+    json_set(j, "grafts", grafts);
     baking_stage(b, STAGE_BOOT);
     int rc = warming_begin(&w, base_disk, e);
     if (rc == 0)

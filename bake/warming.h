@@ -15,6 +15,7 @@ struct warming {
     struct guest_options options;
     struct guest_context context; /* for step `next` */
     struct step_run run;
+    size_t head;         /* steps before it are laid with the disk, or touch none */
     size_t next;         /* first step that has not been run */
     struct digest key;   /* of what the steps before it made */
     struct digest claim; /* of the step under way, while `claimed` */
