@@ -118,6 +118,28 @@ static void keep_parts(struct gc *g, const struct json *record, const char *memb
     }
 }
 
+/* A person's copies stay until the person removes them. */
+static int mark_kept(struct gc *g, struct err *e)
+{
+    const struct census_list *l = &g->census.lists[UPKEEP_KEPT];
+    for (size_t i = 0; i < l->count; i++) {
+        AUTO_TEMPLATE struct template *t = NULL;
+        struct digest maps[TEMPLATE_MAPS];
+        l->files[i].flags |= KEEP;
+        int rc = kept_peek_file(&t, g->store, l->files[i].name, e);
+        if (rc == -ERR_NOTFOUND) {
+            err_clear(e);
+            continue;
+        }
+        if (rc < 0)
+            return err_hint(e, "'tb2-bake kept rm' removes the copy");
+        template_maps(t, maps);
+        for (size_t n = 0; n < TEMPLATE_MAPS; n++)
+            keep(g, UPKEEP_MAP, &maps[n], KEEP | LISTED);
+    }
+    return 0;
+}
+
 static int follow_record(struct gc *g, struct census_file *f, struct err *e)
 {
     AUTO_TEMPLATE struct template *t = NULL;
@@ -255,6 +277,8 @@ static int mark(struct gc *g, struct err *e)
 {
     int rc = mark_catalog(g, e);
     if (rc == 0)
+        rc = mark_kept(g, e);
+    if (rc == 0)
         rc = device_disks(g->store, keep_disk, g, e);
     if (rc == 0)
         rc = follow(g, UPKEEP_RECORD, follow_record, e);
@@ -277,13 +301,19 @@ static int mark(struct gc *g, struct err *e)
 
 /* ---- The cap ---- */
 
+/* Swept by age alone. */
+static bool is_journal(enum upkeep_kind kind)
+{
+    return kind == UPKEEP_JOURNAL || kind == UPKEEP_CONSOLE;
+}
+
 static uint64_t kept_size(const struct gc *g)
 {
     uint64_t size = 0;
     for (size_t kind = 0; kind < UPKEEP_STORE_KINDS; kind++) {
         const struct census_list *l = &g->census.lists[kind];
         for (size_t i = 0; i < l->count; i++)
-            size += l->files[i].flags & KEEP || kind == UPKEEP_JOURNAL ? l->files[i].size : 0;
+            size += l->files[i].flags & KEEP || is_journal(kind) ? l->files[i].size : 0;
     }
     return size;
 }
@@ -520,15 +550,15 @@ static int sweep_chunks(struct gc *g, struct err *e)
     return rc;
 }
 
-static int sweep_journals(struct gc *g, struct err *e)
+static int sweep_journals(struct gc *g, enum upkeep_kind kind, struct err *e)
 {
-    const struct census_list *l = &g->census.lists[UPKEEP_JOURNAL];
+    const struct census_list *l = &g->census.lists[kind];
     for (size_t i = 0; i < l->count; i++) {
         struct census_file *f = &l->files[i];
         if (is_young(g, f) || f->used_ns >= g->now_ns - JOURNAL_AGE_NS)
             f->flags |= KEEP;
     }
-    return sweep_kind(g, UPKEEP_JOURNAL, e);
+    return sweep_kind(g, kind, e);
 }
 
 /* ---- All of it ---- */
@@ -607,7 +637,11 @@ static int collect(struct gc *g, struct err *e)
         rc = sweep_chunks(g, e);
     if (rc == 0)
         rc = sweep_kind(g, UPKEEP_ALIAS, e); /* all are kept: counts them */
-    return rc < 0 ? rc : sweep_journals(g, e);
+    if (rc == 0)
+        rc = sweep_kind(g, UPKEEP_KEPT, e); /* the same */
+    if (rc == 0)
+        rc = sweep_journals(g, UPKEEP_CONSOLE, e);
+    return rc < 0 ? rc : sweep_journals(g, UPKEEP_JOURNAL, e);
 }
 
 int store_gc(struct gc_report *out, struct store *s, const struct gc_options *o, struct err *e)

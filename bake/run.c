@@ -103,6 +103,10 @@ static int load_recipe(struct run *run, struct err *e)
         return run_blame_input(
             e, "--recipe is the path of a recipe file or the name of a shipped one");
     rc = recipe_read_files(run->recipe, run->options->cancel, e);
+    if (rc == 0)
+        rc = secrets_open(&run->secrets, run->options->secrets, run->options->secret_count, e);
+    if (rc == 0 && !run->plan_only)
+        rc = secrets_check(run->secrets, run->recipe, e);
     if (rc < 0)
         return rc;
     return 0;
@@ -128,6 +132,23 @@ static void run_init(struct run *run, struct store *s, const struct bake_options
     slots_init(&run->network, run->limits.network);
     slots_init(&run->cpu, run->limits.cpu);
     step_claims_init(&run->step_claims);
+}
+
+static int open_machines(struct run *run, struct err *e)
+{
+    const struct bake_options *o = run->options;
+    struct machine_wants wants = {.cache_dir = o->cache_dir,
+                                  .driver = o->vmm,
+                                  .accel = o->accel,
+                                  .cpu_template = o->cpu_template,
+                                  .cancel = &run->cancel};
+    for (size_t i = 0; i < run->count; i++) {
+        const struct baking *b = &run->bakings[i];
+        wants.user_network =
+            wants.user_network || (b->task && b->recipe && b->task->allow_internet &&
+                                   b->recipe->network == RECIPE_NETWORK_USER);
+    }
+    return machine_room_open(&run->machines, run->store, &wants, e);
 }
 
 /* Kernel and VMM are part of every task's key; what is missing is missing for all of them. */
@@ -159,7 +180,7 @@ static int run_open(struct run *run, struct bake_report *out, struct err *e)
     if (rc == 0 && out->count > 0 && o->images.offline)
         rc = guest_kernel_check(o->cache_dir, e);
     if (rc == 0 && out->count > 0)
-        rc = machine_room_open(&run->machines, run->store, o->cache_dir, o->accel, &run->cancel, e);
+        rc = open_machines(run, e);
     out->vm_jobs = run->limits.vm;
     return rc;
 }
@@ -186,6 +207,7 @@ static void run_close(struct run *run)
     json_free(run->past);
     json_free(run->recipe_json);
     recipe_free(run->recipe);
+    secrets_free(run->secrets);
     slots_fini(&run->network);
     slots_fini(&run->cpu);
     step_claims_fini(&run->step_claims);
@@ -325,6 +347,7 @@ int bake_run(struct bake_report *out, struct store *s, const struct bake_options
     rc = run_open(&run, out, e);
     if (rc == 0 && out->count > 0)
         rc = journal_open(&run, &out->journal, e);
+    run.journal = out->journal;
     if (rc == 0) {
         run_event(&run, &(struct bake_event){.kind = EVENT_RUN_STARTED, .count = out->count});
         rc = finish_run(&run, out, start_ms, e);
@@ -382,6 +405,7 @@ void bake_report_fini(struct bake_report *r)
         free_text(r->results[i].image);
         free_text(r->results[i].why);
         free_text(r->results[i].pushed);
+        free_text(r->results[i].console);
     }
     free(r->results);
     for (size_t i = 0; i < r->move_count; i++)

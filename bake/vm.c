@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/statvfs.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,11 +22,13 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "blockdev/blockdev.h"
 
 enum {
     START_TIMEOUT_MS = 60000, /* until the control socket answers */
     SUMMARY_LINES = 8,
-    SUMMARY_MAX = 1024
+    SUMMARY_MAX = 1024,
+    FULL_DISK_MAX = 1 << 20, /* bytes that are left on a disk which counts as full */
 };
 
 const char *vm_driver_name(const struct vm_driver *d)
@@ -63,6 +66,30 @@ static void describe_panic(const char *line, struct err *e)
     (void)err_set(e, ERR_STEP, "the guest's kernel panicked: %s", summary);
 }
 
+/* A page of the guest's memory could not be had: its file is sparse, and fills as the guest uses memory. */
+static void describe_bus_error(const struct vm *v, struct err *e)
+{
+    struct statvfs disk;
+    if (fstatvfs(v->run_dir, &disk) < 0 || disk.f_bavail * disk.f_frsize > FULL_DISK_MAX) {
+        (void)err_hint(e, "a page of the guest's memory could not be read or written: see the "
+                          "host's kernel log");
+        return;
+    }
+    (void)err_sysno(
+        e, ENOSPC, "the disk is full, the guest's memory file cannot grow: %s was killed by SIGBUS",
+        v->driver->title);
+}
+
+/* Bytes of a template's memory that could not be had explain whatever the machine did then. */
+static int blame_memory(const struct vm *v, int rc, struct err *e)
+{
+    struct err why = ERR_INIT;
+    if (rc >= 0 || !v->memory || !bdev_map_failure(v->memory, &why))
+        return rc;
+    *e = why;
+    return err_in(e, "the guest's memory could not be read");
+}
+
 /* What the wait status and the VMM's last word say. */
 static void describe_end(struct vm *v, const char *tail, struct err *e)
 {
@@ -74,7 +101,7 @@ static void describe_end(struct vm *v, const char *tail, struct err *e)
         (void)err_set(e, ERR_STEP, "%s was killed by signal %d (%s)", title, number,
                       strsignal(number));
         if (number == SIGBUS)
-            (void)err_hint(e, "the file system that holds the guest's memory is full: make room");
+            describe_bus_error(v, e);
         if (number == SIGKILL)
             (void)err_hint(e, "if nobody did this by hand, the host ran out of memory: see its "
                               "kernel log, use fewer jobs");
@@ -125,7 +152,7 @@ static int end_error(struct vm *v, struct err *e)
         size_t used = strlen(e->text);
         snprintf(e->text + used, sizeof(e->text) - used, "; console: %s", summary);
     }
-    return -ERR_STEP;
+    return blame_memory(v, -(int)e->class, e);
 }
 
 int vm_explain(struct vm *v, int rc, struct err *e)
@@ -140,7 +167,7 @@ int vm_check(struct vm *v, struct err *e)
     if (!vm_has_ended(v, 0)) {
         int rc = v->driver->check(v, e);
         if (!v->ended)
-            return rc;
+            return blame_memory(v, rc, e);
     }
     return end_error(v, e);
 }
@@ -210,7 +237,8 @@ static int prepare_memory(const struct vm_launch *launch, struct err *e)
 {
     const struct vm_options *o = launch->options;
     uint64_t want = o->memory_mb << 20;
-    if (launch->bare || (launch->state_path && !o->memory_path))
+    /* The file of a memory device has its size, and may be one that this process must not touch. */
+    if (launch->bare || o->memory || (launch->state_path && !o->memory_path))
         return 0;
     if (launch->state_path) {
         uint64_t size;
@@ -280,6 +308,7 @@ int vm_launch(struct vm **out, const struct vm_launch *launch, struct err *e)
     v->proc.pid = -1;
     v->run_dir = -1;
     v->cancel = o->cancel;
+    v->memory = o->memory;
     rc = file_open(&v->run_dir, AT_FDCWD, o->run_dir, O_RDONLY | O_DIRECTORY, 0, e);
     if (rc < 0)
         return err_in(e, "machine directory");
@@ -306,7 +335,9 @@ int vm_launch(struct vm **out, const struct vm_launch *launch, struct err *e)
 
 int vm_boot(struct vm **out, const struct vm_options *o, struct err *e)
 {
-    struct vm_launch launch = {.options = o, .append = GUEST_APPEND "tb2.root=/dev/vda"};
+    static const char append[] = GUEST_APPEND "tb2.root=/dev/vda";
+    static const char scrubbing[] = GUEST_APPEND "init_on_free=1 tb2.root=/dev/vda";
+    struct vm_launch launch = {.options = o, .append = o->scrub ? scrubbing : append};
     return vm_launch(out, &launch, e);
 }
 

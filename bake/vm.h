@@ -68,8 +68,13 @@ struct vm_options {
     /* File of memory_mb MiB: a cold boot makes it anew, a restore maps it privately and never
      * writes it. The file may be one whose bytes are fetched as they are read. */
     const char *memory_path;
-    /* For a restore by a driver with `memory_pages`: the bytes of guest memory, read by several
-     * threads at once; borrowed for the machine's life. NULL: memory_path is taken. */
+    /* A restore by a driver with `other_disk` maps memory_path shared: what the guest writes is there
+     * for the next vm_snapshot, as after a cold boot. */
+    bool memory_shared;
+    /* For a restore: the bytes of guest memory, read by several threads at once; borrowed for the
+     * machine's life. A driver with `memory_pages` takes them from here (NULL: from memory_path). With
+     * any driver it tells, when bdev_open_map made it, why pages could not be had; memory_path may then
+     * be a file that this process must not open (bdev_file_path). */
     struct bdev *memory;
     uint32_t cpus;
     uint64_t memory_mb;
@@ -79,6 +84,7 @@ struct vm_options {
     const char
         *cpu_template;   /* the VMM's name of a processor that several kinds of hosts can offer;
                                  NULL: the host's own */
+    bool scrub;          /* a boot: the kernel clears memory as it is freed (init_on_free) */
     enum vm_accel accel; /* AUTO is resolved by vm_accel_probe */
     const struct cancel *cancel; /* outlives the machine; may be NULL */
 };
@@ -88,10 +94,16 @@ struct vm_accel_answer {
     char reason[256];    /* one line for people */
 };
 
-/* Whether KVM really runs this kernel here (a /dev/kvm that opens is no proof): boots a probe guest
+struct vm_probe {
+    const struct vm_driver *driver;
+    const struct guest_kernel *kernel;
+    const char *cache_dir;
+    const struct cancel *cancel;
+};
+
+/* Whether KVM really runs this kernel here with this VMM (a /dev/kvm that opens is no proof): boots a probe guest
  * once and remembers the answer in `cache_dir` for this boot of the host. */
-int vm_accel_probe(struct vm_accel_answer *out, const struct guest_kernel *k, const char *cache_dir,
-                   const struct cancel *c, struct err *e) MUST_USE;
+int vm_accel_probe(struct vm_accel_answer *out, const struct vm_probe *p, struct err *e) MUST_USE;
 
 /* "qemu 7.2.22": part of the template record and key; restoring under another is refused.
  * ERR_NOTFOUND with a hint when the VMM is not there. */
@@ -141,6 +153,7 @@ int vm_check(struct vm *v, struct err *e) MUST_USE;
 /* A tmpfs of the guest for files that must not reach the disk, such as long step text
  * (agent_put). */
 #define AGENT_SCRATCH_DIR "/dev/tb2"
+#define AGENT_SECRETS_DIR AGENT_SCRATCH_DIR "/secrets" /* agent_forget */
 
 struct agent;
 /* Connects to the agent's socket and says hello until it answers; ERR_TIMEOUT with the console's
@@ -221,6 +234,9 @@ int agent_make_dirs(struct agent *a, const char *path, uint32_t mode, struct err
 int agent_put(struct agent *a, const char *path, uint32_t mode, const void *data, size_t len,
               struct err *e) MUST_USE;
 int agent_get(struct agent *a, const char *path, struct buf *out, struct err *e) MUST_USE;
+/* Removes AGENT_SECRETS_DIR and clears what the agent and the guest's end of the channel have of what went
+ * through them. */
+int agent_forget(struct agent *a, struct err *e) MUST_USE;
 int agent_sync(struct agent *a, bool drop_caches, struct err *e) MUST_USE;
 /* Freezes the root disk; from then on only thaw, clock and reseed work. */
 int agent_freeze(struct agent *a, struct err *e) MUST_USE;

@@ -33,6 +33,7 @@ struct vm {
     int run_dir;
     const struct cancel *cancel;
     char *console_path;
+    const struct bdev *memory; /* vm_options.memory: knows why pages could not be read */
 };
 
 /* Where a machine is saved. */

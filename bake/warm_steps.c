@@ -25,7 +25,7 @@ static bool has_result(const struct warming *w, size_t i)
     return step->kind == RECIPE_RUN || step->kind == RECIPE_COPY || step->kind == RECIPE_GRAFT;
 }
 
-static const struct block_map *disk_now(const struct warming *w)
+const struct block_map *warming_disk(const struct warming *w)
 {
     return w->sealed ? w->sealed : w->boot;
 }
@@ -169,22 +169,11 @@ int warming_begin(struct warming *w, const struct digest *base_disk, struct err 
 
 /* ---- What is run ---- */
 
-int warming_seal(struct warming *w, struct guest *g, struct block_map **out, struct err *e)
-{
-    AUTO_BLOCK_MAP struct block_map *upper = NULL;
-    AUTO_BLOCK_MAP struct block_map *zeros = NULL;
-    AUTO_BDEV struct bdev *last = NULL;
-    int rc = bdev_open_map(&last, disk_now(w), g->room->cache, e);
-    if (rc == 0)
-        rc = bdev_cow_seal(g->disk, last, g->room->store, &upper, &zeros, e);
-    return rc < 0 ? rc : block_map_overlay(out, disk_now(w), upper, zeros, e);
-}
-
 /* With the guest frozen. */
 static int keep_result(struct warming *w, struct guest *g, struct err *e)
 {
     struct block_map *disk = NULL;
-    int rc = warming_seal(w, g, &disk, e);
+    int rc = guest_seal(g, warming_disk(w), &disk, e);
     if (rc < 0)
         return rc;
     block_map_free(w->sealed);
@@ -210,10 +199,17 @@ static int claim_step(struct warming *w, struct err *e)
     return rc;
 }
 
+/* What leaves packages half installed is not kept: a guest that begins with them would take them for the
+ * image's own. */
 static int seal_step(struct warming *w, struct guest *g, struct err *e)
 {
     int64_t start_ms = clock_ms();
-    int rc = agent_freeze(g->agent, e);
+    struct agent_packages packages = {0};
+    int rc = agent_packages(g->agent, &packages, e);
+    if (rc == 0 && packages.broken_count > g->packages.broken_count)
+        return 0;
+    if (rc == 0)
+        rc = agent_freeze(g->agent, e);
     if (rc == 0)
         rc = keep_result(w, g, e);
     if (rc == 0)

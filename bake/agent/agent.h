@@ -220,6 +220,8 @@ int transfer_put_data(struct transfer *t, const uint8_t *data, size_t len) MUST_
 int transfer_put_commit(struct transfer *t) MUST_USE;
 int transfer_get_open(struct transfer *t, const char *path, uint64_t *size) MUST_USE;
 long transfer_get_read(struct transfer *t, uint8_t *data, size_t len) MUST_USE;
+/* Clears the files of a directory, removes them and it; nothing there is success. */
+int files_forget(const char *path) MUST_USE;
 int files_make_dirs(const char *path, mode_t mode) MUST_USE;
 /* Whole small file (kernel interfaces), terminated; returns its length or a negative errno. */
 long files_read(const char *path, char *text, size_t capacity) MUST_USE;
