@@ -33,8 +33,9 @@ enum {
 
 #define REACHED_INIT "Run /init as init process"
 
-/* "accel-<boot id>-<kernel>": free with free(). */
-static int answer_name(char **out, const struct guest_kernel *k, struct err *e)
+/* "accel-<boot id>-<kernel>-<VMM>": free with free(). */
+static int answer_name(char **out, const struct vm_driver *d, const struct guest_kernel *k,
+                       struct err *e)
 {
     AUTO_BUF struct buf id;
     buf_init(&id, ANSWER_MAX);
@@ -42,7 +43,8 @@ static int answer_name(char **out, const struct guest_kernel *k, struct err *e)
     if (rc < 0)
         return rc;
     char hex[DIGEST_TEXT_MAX];
-    *out = mem_printf("accel-%.36s-%.16s", buf_text(&id), digest_hex(&k->digest, hex));
+    *out = mem_printf("accel-%.36s-%.16s-%s", buf_text(&id), digest_hex(&k->digest, hex),
+                      vm_driver_name(d));
     return *out ? 0 : err_nomem(e, "accelerator");
 }
 
@@ -101,15 +103,15 @@ static int hear_agent(struct vm *v, const struct cancel *c, struct err *e)
     return vm_check(v, e); /* ERR_STEP from a machine that still runs is the agent's own report */
 }
 
-static int boot_probe(const struct guest_kernel *k, const char *run_dir, const struct cancel *c,
-                      struct err *e)
+static int boot_probe(const struct vm_probe *p, const char *run_dir, struct err *e)
 {
-    struct vm_options options = {.kernel = k,
+    struct vm_options options = {.driver = p->driver,
+                                 .kernel = p->kernel,
                                  .run_dir = run_dir,
                                  .cpus = 1,
                                  .memory_mb = PROBE_MEMORY_MB,
                                  .accel = VM_ACCEL_KVM,
-                                 .cancel = c};
+                                 .cancel = p->cancel};
     /* A root that is no disk: the agent says so at once instead of waiting for one. */
     struct vm_launch launch = {
         .options = &options,
@@ -118,21 +120,20 @@ static int boot_probe(const struct guest_kernel *k, const char *run_dir, const s
     AUTO_VM struct vm *v = NULL;
     int rc = vm_launch(&v, &launch, e);
     if (rc == 0)
-        rc = watch(v, c, e);
-    return rc == 0 ? hear_agent(v, c, e) : rc;
+        rc = watch(v, p->cancel, e);
+    return rc == 0 ? hear_agent(v, p->cancel, e) : rc;
 }
 
 /* Boots the probe in a directory of its own under the cache. */
-static int try_kvm(int dir, const char *cache_dir, const struct guest_kernel *k,
-                   const struct cancel *c, struct err *e)
+static int try_kvm(int dir, const struct vm_probe *p, struct err *e)
 {
-    AUTO_FREE char *run_dir = mem_printf("%s/accel-probe", cache_dir);
+    AUTO_FREE char *run_dir = mem_printf("%s/accel-probe", p->cache_dir);
     if (!run_dir)
         return err_nomem(e, "accelerator");
     int rc = file_make_dirs(dir, "accel-probe", e);
     if (rc < 0)
         return rc;
-    rc = boot_probe(k, run_dir, c, e);
+    rc = boot_probe(p, run_dir, e);
     struct err left = ERR_INIT;
     if (file_remove_tree(dir, "accel-probe", &left) < 0)
         log_event(LOG_WARN, "bake", "%s stays behind: %s", run_dir, left.text);
@@ -154,10 +155,9 @@ static bool has_device(char *reason, size_t len)
 }
 
 /* Tries, and keeps the answer. Being cancelled, or short of memory, is no answer. */
-static int probe(struct vm_accel_answer *out, int dir, const char *cache_dir,
-                 const struct guest_kernel *k, const struct cancel *c, struct err *e)
+static int probe(struct vm_accel_answer *out, int dir, const struct vm_probe *p, struct err *e)
 {
-    int rc = try_kvm(dir, cache_dir, k, c, e);
+    int rc = try_kvm(dir, p, e);
     if (rc == -ERR_CANCELLED || rc == -ERR_NOMEM || rc == -ERR_NOTFOUND)
         return rc;
     out->accel = rc == 0 ? VM_ACCEL_KVM : VM_ACCEL_TCG;
@@ -169,8 +169,7 @@ static int probe(struct vm_accel_answer *out, int dir, const char *cache_dir,
     return 0;
 }
 
-int vm_accel_probe(struct vm_accel_answer *out, const struct guest_kernel *k, const char *cache_dir,
-                   const struct cancel *c, struct err *e)
+int vm_accel_probe(struct vm_accel_answer *out, const struct vm_probe *p, struct err *e)
 {
     out->accel = VM_ACCEL_TCG;
     if (!has_device(out->reason, sizeof(out->reason)))
@@ -178,20 +177,20 @@ int vm_accel_probe(struct vm_accel_answer *out, const struct guest_kernel *k, co
     AUTO_FREE char *name = NULL;
     AUTO_FD int dir = -1;
     AUTO_FD int lock = -1;
-    int rc = answer_name(&name, k, e);
+    int rc = answer_name(&name, p->driver, p->kernel, e);
     if (rc == 0)
-        rc = file_open_dir(&dir, AT_FDCWD, cache_dir, e);
+        rc = file_open_dir(&dir, AT_FDCWD, p->cache_dir, e);
     if (rc == 0 && read_answer(dir, name, out)) /* without waiting for a probe of another kernel */
         return 0;
     if (rc == 0) /* one probe at a time: two would slow each other down, and share a directory */
-        rc = file_lock_wait(&lock, dir, "accel.lock", c, e);
+        rc = file_lock_wait(&lock, dir, "accel.lock", p->cancel, e);
     if (rc < 0)
         return err_in(e, "accelerator");
     if (read_answer(dir, name, out))
         return 0;
     log_event(LOG_INFO, "bake", "trying KVM with a probe guest, once per boot of this host");
     struct vm_accel_answer answer;
-    rc = probe(&answer, dir, cache_dir, k, c, e);
+    rc = probe(&answer, dir, p, e);
     if (rc < 0)
         return err_in(e, "accelerator probe");
     char text[ANSWER_MAX];

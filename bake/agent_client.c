@@ -11,6 +11,7 @@
 
 #include "bake/internal.h"
 #include "base/clock.h"
+#include "base/mem.h"
 
 enum {
     SYNC_MS = 900000,      /* sync, freeze: all dirty data goes through the disk */
@@ -503,6 +504,22 @@ int agent_get(struct agent *a, const char *path, struct buf *out, struct err *e)
     if (out->data)
         out->data[before] = 0;
     return err_in(e, "reading %s", path);
+}
+
+/* The kernel's buffers of the channel are used again and again: bytes that mean nothing take the place of
+ * what went through them (drivers/char/virtio_console.c: at most 128 pages each way). */
+int agent_forget(struct agent *a, struct err *e)
+{
+    enum { PADDING_FRAMES = 32 };
+    AUTO_BUF struct buf zeros;
+    AUTO_FREE uint8_t *padding = mem_zalloc(AGENT_CHUNK_MAX);
+    buf_init(&zeros, AGENT_PAYLOAD_MAX);
+    int rc = padding ? buf_add(&zeros, padding, AGENT_CHUNK_MAX, e) : err_nomem(e, "agent");
+    if (rc == 0)
+        rc = agent_request_u64(a, AGENT_FORGET, NULL, AGENT_REQUEST_MS, NULL, e);
+    for (int i = 0; rc == 0 && i < PADDING_FRAMES; i++)
+        rc = agent_request_u64(a, AGENT_PING, &zeros, AGENT_REQUEST_MS, NULL, e);
+    return rc;
 }
 
 /* ---- The machine ---------------------------------------------------------------------------- */

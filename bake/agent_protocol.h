@@ -12,6 +12,7 @@
 
 #define AGENT_VERSION 1u
 #define AGENT_PORT_NAME "tb2.agent" /* of the virtio-serial port */
+#define AGENT_VSOCK_PORT 1024u      /* where the guest listens if its link is vsock */
 
 /* Frame: magic, type, stream, length of the payload, checksum; then the payload. */
 #define AGENT_MAGIC 0x41324254u /* "TB2A" */
@@ -63,6 +64,7 @@ enum agent_type {
     AGENT_COPY,
     AGENT_COPY_CLOSE,
     AGENT_HTTP_PROBE,
+    AGENT_FORGET,
     AGENT_RESIZE,
     AGENT_PACKAGES,
     AGENT_RANDOM,
@@ -105,6 +107,9 @@ enum agent_copy_record {
     AGENT_COPY_SETTLE /* a directory gets its mode, owner and time: after all that is in it */
 };
 #define AGENT_COPY_OWNER 0xffffffffu
+
+/* What FORGET removes: on a tmpfs of the guest. */
+#define AGENT_SECRETS_PATH "/dev/tb2/secrets"
 
 /* How a process ended: EXIT and PROCESS replies. */
 enum agent_end { AGENT_END_RUNNING, AGENT_END_EXITED, AGENT_END_SIGNALLED };

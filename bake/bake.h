@@ -67,6 +67,8 @@ struct bake_task_result {
     size_t steps_cached; /* of the steps that change the disk, those whose results were kept */
     size_t steps_run;    /* those that were run */
     const char *pushed; /* what the disk was pushed as, with its digest; NULL: it was not */
+    const char
+        *console; /* file of the store with what its machines said on their consoles; NULL: none */
     char base_disk[DIGEST_TEXT_MAX]; /* digest of the assembled disk, "" until known */
     char disk[DIGEST_TEXT_MAX];      /* digest of the template's disk */
 };
@@ -207,12 +209,17 @@ struct bake_options {
     struct bake_limits limits;
     int64_t stage_limits_ms[STAGE_COUNT]; /* 0: bake_stage_limit_ms */
     const char *recipe_path;
-    const char *recipe_from; /* command that says what each task is built from (bake/provider.c);
+    const char *recipe_from;    /* command that says what each task is built from (bake/provider.c);
                                 NULL: the recipe */
-    bool force;              /* bake although the template is there, and run all steps */
-    bool no_step_cache;      /* neither use nor keep results of steps */
-    bool no_boot_image;      /* each guest boots from its kernel */
-    int compression_level;   /* of new chunks, zstd's; 0: the store's default */
+    const char *const *secrets; /* NAME=env:VARIABLE, NAME=file:PATH: for steps that name them */
+    size_t secret_count;
+    bool force; /* bake although the template is there, and run all steps */
+    bool no_step_cache; /* neither use nor keep results of steps */
+    bool no_boot_image; /* each guest boots from its kernel */
+    bool keep;  /* a machine in which something of the recipe failed becomes a kept copy */
+    int compression_level;       /* of new chunks, zstd's; 0: the store's default */
+    const struct vm_driver *vmm; /* NULL: the one that fits best */
+    const char *cpu_template;    /* vm_options; NULL: none */
     enum vm_accel accel;
     const char *remote_url;  /* remote store shared with other bakers (bake/remote.h); NULL: none */
     int64_t remote_lease_ms; /* see remote_options */
@@ -341,26 +348,49 @@ int template_measure(struct template_sizes *out, struct template *const *templat
 
 struct template_use {
     const char *cache_dir;
+    const struct vm_driver *vmm; /* NULL: the one that made the template */
+    const char *cpu_template;    /* that the template must have; NULL: whichever it has */
     enum vm_accel accel;
     const struct cancel *cancel;
     bool
         cold; /* template_run: boot the disk and start what the recipe starts, without the memory */
+    const char
+        *keep; /* template_run: name to keep the copy under when the command has ended; NULL: it is
+                         thrown away. Not with `cold` */
+    const char *why;  /* with `keep`: for people */
     bool no_prefetch; /* chunks that are elsewhere come when they are read, and not before */
 };
 
 /* A command for a copy of the template: its user, work directory and environment apply. */
 struct template_command {
-    const char *const *argv; /* NULL-terminated */
+    const char *const *argv; /* NULL-terminated; NULL: a shell, the best that the image has */
     const void *input;       /* stdin */
     size_t input_len;
+    const struct agent_live *live; /* instead of these two; NULL: none */
+    const char *term;     /* with a terminal: the variable TERM; NULL: as the template has it */
     agent_output *output; /* receives stdout and stderr as they come */
     void *ctx;
 };
 
-/* Restores a copy of the template, runs the command in it, and throws the copy away. */
+/* Restores a copy of the template, runs the command in it, and throws the copy away or keeps it. */
 int template_run(const struct template *t, struct store *s, const struct template_use *use,
                  const struct template_command *command, struct agent_result *result,
                  struct err *e) MUST_USE;
+
+/* ---- Kept copies (bake/kept.c) ---------------------------------------------------------------- */
+
+/* Copies that a person goes on with, by name: of a failed task, or of template_use.keep. */
+
+/* Names, sorted; for kept_names_free. */
+int kept_list(char ***names, size_t *count, struct store *s, struct err *e) MUST_USE;
+void kept_names_free(char **names, size_t count);
+/* A copy as something that template_run can go on with; its document says in `kept`: `why`, `since`.
+ * ERR_NOTFOUND with a hint. */
+int kept_peek(struct template **out, struct store *s, const char *name, struct err *e) MUST_USE;
+/* The same for one who goes on with it: ERR_BUSY while another does, until *lock is closed. */
+int kept_open(struct template **out, int *lock, struct store *s, const char *name,
+              struct err *e) MUST_USE;
+int kept_remove(struct store *s, const char *name, struct err *e) MUST_USE;
 
 /* What was found when a template was proved right (bake/prove.c). */
 struct proof {

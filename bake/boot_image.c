@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "bake/guest_internal.h"
+#include "bake/machine_host.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -23,7 +24,6 @@ enum {
     BOOT_PATH_MAX = 16 + DIGEST_TEXT_MAX,
     BOOT_FORMAT = 1,
     NO_DISK_SIZE = 1 << 20, /* of the disk that nobody looks at */
-    CPU_TEXT_MAX = 64 << 10,
 };
 
 static void boot_path(char path[BOOT_PATH_MAX], const struct digest *key)
@@ -34,31 +34,6 @@ static void boot_path(char path[BOOT_PATH_MAX], const struct digest *key)
 
 /* ---- The key ---- */
 
-/* What a guest under KVM sees of this processor: a boot image of another one would not do. */
-static int describe_processor(struct json *j, struct err *e)
-{
-    static const char *const wanted[] = {"vendor_id", "cpu family", "model", "stepping",
-                                         "microcode", "flags"};
-    AUTO_BUF struct buf text;
-    AUTO_BUF struct buf lines;
-    buf_init(&text, 64U << 20);
-    buf_init(&lines, CPU_TEXT_MAX);
-    int rc = file_read(AT_FDCWD, "/proc/cpuinfo", &text, e);
-    const char *at = rc == 0 ? buf_text(&text) : "";
-    for (; rc == 0 && *at && *at != '\n'; at += strcspn(at, "\n") + 1) { /* the first processor */
-        for (size_t i = 0; rc == 0 && i < ARRAY_LEN(wanted); i++) {
-            if (strncmp(at, wanted[i], strlen(wanted[i])) == 0)
-                rc = buf_add(&lines, at, strcspn(at, "\n") + 1, e);
-        }
-    }
-    if (rc < 0)
-        return err_in(e, "the processor");
-    struct digest d;
-    digest_bytes(&d, lines.data, lines.len);
-    json_set(j, "processor", json_digest(&d));
-    return 0;
-}
-
 static int boot_key(struct digest *out, const struct machine_room *r,
                     const struct guest_options *o, struct err *e)
 {
@@ -67,7 +42,9 @@ static int boot_key(struct digest *out, const struct machine_room *r,
                                  .cpus = o->cpus,
                                  .memory_mb = o->memory_mb,
                                  .network = o->network,
-                                 .accel = r->accel};
+                                 .scrub = o->scrub,
+                                 .accel = r->accel,
+                                 .cpu_template = r->cpu_template};
     int rc = vm_machine(&machine, &options, e);
     if (rc < 0)
         return rc;
@@ -82,9 +59,8 @@ static int boot_key(struct digest *out, const struct machine_room *r,
     json_set(j, "network", json_new_bool(o->network));
     json_set(j, "machine", json_digest(&machine));
     if (r->accel == VM_ACCEL_KVM)
-        rc = describe_processor(j, e);
-    if (rc == 0)
-        rc = json_print(j, 0, &text, e);
+        machine_host_note(j, &r->host, r->cpu_template);
+    rc = json_print(j, 0, &text, e);
     if (rc == 0)
         digest_bytes(out, text, strlen(text));
     return rc;
@@ -218,8 +194,11 @@ static int make(struct boot_image *out, const struct machine_room *r,
     int rc = block_map_new(&disk, NO_DISK_SIZE, e);
     if (rc < 0)
         return rc;
-    struct guest_options options = {
-        .disk = disk, .cpus = o->cpus, .memory_mb = o->memory_mb, .network = o->network};
+    struct guest_options options = {.disk = disk,
+                                    .cpus = o->cpus,
+                                    .memory_mb = o->memory_mb,
+                                    .network = o->network,
+                                    .scrub = o->scrub};
     rc = guest_boot_cold(&g, r, &options, false, e);
     if (rc == 0)
         rc = save(out, g, e);

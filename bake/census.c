@@ -33,6 +33,8 @@ static const struct kind_form {
     [UPKEEP_JOURNAL] = {"journal", "runs", ".jsonl", TEXT},
     [UPKEEP_TAG] = {"tag record", "refs", "", HEX},
     [UPKEEP_BOOT] = {"boot image", "boots", ".json", HEX},
+    [UPKEEP_CONSOLE] = {"console log", "runs", ".log", TEXT},
+    [UPKEEP_KEPT] = {"kept copy", "kept", ".json", TEXT},
 };
 
 const char *upkeep_kind_name(enum upkeep_kind kind)

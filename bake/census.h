@@ -68,6 +68,10 @@ int step_peek(struct digest *disk, struct store *s, const struct digest *key,
 int pushed_peek(struct json **out, struct store *s, const struct digest *key,
                 struct err *e) MUST_USE;
 
+/* A kept copy by its file name. */
+int kept_peek_file(struct template **out, struct store *s, const char *file_name,
+                   struct err *e) MUST_USE;
+
 /* A template's maps. */
 enum { TEMPLATE_DISK, TEMPLATE_BASE_DISK, TEMPLATE_MEMORY, TEMPLATE_STATE, TEMPLATE_MAPS };
 void template_maps(const struct template *t, struct digest maps[TEMPLATE_MAPS]);

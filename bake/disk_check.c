@@ -9,13 +9,12 @@
  */
 #include "bake/pipeline.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/proc.h"
 
@@ -116,41 +115,63 @@ static uint32_t le32(const uint8_t *at)
     return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
 }
 
-static int has_orphans(bool *out, int fd, struct err *e)
+static int has_orphans(bool *out, struct bdev *disk, struct err *e)
 {
     uint8_t super[SUPER_LEN];
-    if (pread(fd, super, sizeof(super), SUPER_AT) != (ssize_t)sizeof(super))
-        return err_sys(e, "reading the disk's superblock");
+    int rc = bdev_read(disk, super, sizeof(super), SUPER_AT);
+    if (rc < 0)
+        return err_sysno(e, -rc, "reading the disk's superblock");
     *out = le32(super + LAST_ORPHAN_AT) != 0 || (le32(super + RO_COMPAT_AT) & RO_COMPAT_ORPHANS);
     return 0;
 }
 
-static int check_file(int fd, const char *path, const struct cancel *c, uint32_t *orphans,
-                      struct err *e)
+/* In a copy of the whole disk: it is written to. */
+static int check_copy(const struct block_map *map, const struct machine_room *r, bool orphaned,
+                      uint32_t *orphans, struct err *e)
 {
-    bool orphaned = false;
-    int rc = has_orphans(&orphaned, fd, e);
+    AUTO_FILE_TMP struct file_tmp tmp = {.fd = -1};
+    int rc = file_tmp_open(&tmp, store_tmp_dir(r->store), e);
+    if (rc < 0)
+        return rc;
+    AUTO_FREE char *path = mem_printf("%s/%s", store_tmp_path(r->store), tmp.name);
+    rc = path ? store_export_map(r->store, map, tmp.fd, machine_cores(), r->cancel, e)
+              : err_nomem(e, "disk");
     if (rc == 0 && orphaned)
-        rc = work_off_orphans(path, c, orphans, e);
-    return rc < 0 ? rc : check_clean(path, c, e);
+        rc = work_off_orphans(path, r->cancel, orphans, e);
+    return rc < 0 ? rc : check_clean(path, r->cancel, e);
+}
+
+/* Through a file whose bytes are fetched when e2fsck reads them, which are few. */
+static int check_served(struct bdev_files *files, struct bdev *disk, const struct cancel *c,
+                        struct err *e)
+{
+    struct bdev_file *file = NULL;
+    int rc = bdev_file_add(&file, files, disk, e);
+    if (rc == 0)
+        rc = check_clean(bdev_file_path(file), c, e);
+    bdev_file_remove(file);
+    return rc;
 }
 
 int disk_check(const struct digest *disk, const struct machine_room *r, uint32_t *orphans,
                struct err *e)
 {
     AUTO_BLOCK_MAP struct block_map *map = NULL;
-    struct file_tmp tmp = {.fd = -1};
+    AUTO_BDEV_FILES struct bdev_files *files = NULL;
+    struct bdev *device = NULL;
+    struct err why = ERR_INIT;
+    bool orphaned = false;
     *orphans = 0;
     int rc = store_get_map(r->store, disk, &map, e);
     if (rc == 0)
-        rc = file_tmp_open(&tmp, store_tmp_dir(r->store), e);
-    if (rc < 0)
-        return rc;
-    AUTO_FREE char *path = mem_printf("%s/%s", store_tmp_path(r->store), tmp.name);
-    rc = path ? store_export_map(r->store, map, tmp.fd, machine_cores(), r->cancel, e)
-              : err_nomem(e, "disk");
+        rc = bdev_open_map(&device, map, r->cache, e);
     if (rc == 0)
-        rc = check_file(tmp.fd, path, r->cancel, orphans, e);
-    file_tmp_abort(&tmp);
+        rc = has_orphans(&orphaned, device, e);
+    if (rc == 0 && !orphaned && bdev_files_start(&files, &why) < 0)
+        log_event(LOG_INFO, "bake", "disks are copied for e2fsck: %s", why.text);
+    if (rc == 0)
+        rc = files ? check_served(files, device, r->cancel, e)
+                   : check_copy(map, r, orphaned, orphans, e);
+    bdev_close(device);
     return rc;
 }

@@ -53,6 +53,29 @@ static int claim_boots(const struct census *c, struct store *s, struct err *e)
     return 0;
 }
 
+static void claim_template(const struct census *c, const struct template *t)
+{
+    claim(c, UPKEEP_MAP, &t->base_disk, DU_DISKS);
+    claim(c, UPKEEP_MAP, &t->disk, DU_DISKS);
+    claim(c, UPKEEP_MAP, &t->memory, DU_MEMORY);
+    claim(c, UPKEEP_MAP, &t->state, DU_MEMORY);
+}
+
+static int claim_kept(const struct census *c, struct store *s, struct err *e)
+{
+    const struct census_list *l = &c->lists[UPKEEP_KEPT];
+    for (size_t i = 0; i < l->count; i++) {
+        AUTO_TEMPLATE struct template *t = NULL;
+        err_clear(e);
+        if (kept_peek_file(&t, s, l->files[i].name, e) == 0)
+            claim_template(c, t);
+        else if (give_up(e))
+            return -ERR_NOMEM;
+    }
+    err_clear(e);
+    return 0;
+}
+
 /* Damage is fsck's business: what cannot be read claims nothing. */
 static int claim_maps(const struct census *c, struct store *s, struct err *e)
 {
@@ -72,10 +95,7 @@ static int claim_maps(const struct census *c, struct store *s, struct err *e)
         AUTO_TEMPLATE struct template *t = NULL;
         err_clear(e);
         if (template_peek(&t, s, &records->files[i].digest, e) == 0) {
-            claim(c, UPKEEP_MAP, &t->base_disk, DU_DISKS);
-            claim(c, UPKEEP_MAP, &t->disk, DU_DISKS);
-            claim(c, UPKEEP_MAP, &t->memory, DU_MEMORY);
-            claim(c, UPKEEP_MAP, &t->state, DU_MEMORY);
+            claim_template(c, t);
         } else if (give_up(e)) {
             return -ERR_NOMEM;
         }
@@ -88,8 +108,7 @@ static int claim_maps(const struct census *c, struct store *s, struct err *e)
         else if (give_up(e))
             return -ERR_NOMEM;
     }
-    err_clear(e);
-    return 0;
+    return claim_kept(c, s, e);
 }
 
 static int claim_chunks(const struct census *c, struct store *s, struct err *e)
@@ -119,8 +138,10 @@ static enum du_kind kind_of(enum upkeep_kind kind, const struct census_file *f)
         [UPKEEP_RECORD] = DU_DOCUMENTS, [UPKEEP_KEY] = DU_DOCUMENTS,
         [UPKEEP_ALIAS] = DU_DOCUMENTS,  [UPKEEP_BLOB] = DU_BLOBS,
         [UPKEEP_PUSHED] = DU_DOCUMENTS, [UPKEEP_PARTIAL] = DU_BLOBS,
-        [UPKEEP_STEP] = DU_DOCUMENTS,   [UPKEEP_JOURNAL] = DU_JOURNALS,
-        [UPKEEP_TAG] = DU_DOCUMENTS,    [UPKEEP_BOOT] = DU_DOCUMENTS,
+        [UPKEEP_STEP] = DU_DOCUMENTS,
+        [UPKEEP_JOURNAL] = DU_JOURNALS, [UPKEEP_TAG] = DU_DOCUMENTS,
+        [UPKEEP_CONSOLE] = DU_JOURNALS, [UPKEEP_KEPT] = DU_DOCUMENTS,
+        [UPKEEP_BOOT] = DU_DOCUMENTS,
     };
     if (kind != UPKEEP_CHUNK)
         return kinds[kind];

@@ -65,6 +65,8 @@ static void describe_result(struct json *j, const struct bake_task_result *r)
         json_set(j, "disk", json_new_string(r->disk));
     if (r->pushed)
         json_set(j, "pushed", json_new_string(r->pushed));
+    if (r->console)
+        json_set(j, "console", json_new_string(r->console));
     struct json *stages = json_new_object();
     for (int i = 0; i < STAGE_COUNT; i++) {
         if (r->stage_ms[i] > 0)
@@ -173,6 +175,17 @@ struct json *bake_event_json(const struct bake_event *event)
 }
 
 /* ---- Journal ---- */
+
+void baking_name_console(struct baking *b)
+{
+    static const char suffix[] = ".jsonl";
+    const char *journal = b->run->journal;
+    size_t len = journal ? strlen(journal) : 0;
+    if (len < sizeof(suffix) || b->result->console || !b->result->alias)
+        return;
+    b->result->console =
+        mem_printf("%.*s.%s.log", (int)(len - (sizeof(suffix) - 1)), journal, b->result->alias);
+}
 
 int journal_open(struct run *run, char **path, struct err *e)
 {

@@ -105,15 +105,16 @@ static int mark_catalog(struct gc *g, struct err *e)
 }
 
 /* What a template was made from is not part of it, but the next one can go on from there. */
-static void keep_steps(struct gc *g, const struct json *record)
+static void keep_parts(struct gc *g, const struct json *record, const char *member,
+                       enum upkeep_kind kind)
 {
-    const struct json *list = json_member(record, "steps");
+    const struct json *list = json_member(record, member);
     for (size_t i = 0; list && i < json_length(list); i++) {
         const char *text = json_as_string(json_element(list, i));
-        struct digest key;
+        struct digest name;
         struct err ignored = ERR_INIT;
-        if (text && digest_parse(&key, text, &ignored) == 0)
-            keep(g, UPKEEP_STEP, &key, g->options->max_size ? SPARE : KEEP);
+        if (text && digest_parse(&name, text, &ignored) == 0)
+            keep(g, kind, &name, g->options->max_size ? SPARE : KEEP);
     }
 }
 
@@ -125,6 +126,28 @@ static void keep_boot(struct gc *g, const struct json *record)
     if (json_member(record, "boot_image") &&
         json_get_digest(record, "boot_image", &key, &ignored) == 0)
         keep(g, UPKEEP_BOOT, &key, KEEP);
+}
+
+/* A person's copies stay until the person removes them. */
+static int mark_kept(struct gc *g, struct err *e)
+{
+    const struct census_list *l = &g->census.lists[UPKEEP_KEPT];
+    for (size_t i = 0; i < l->count; i++) {
+        AUTO_TEMPLATE struct template *t = NULL;
+        struct digest maps[TEMPLATE_MAPS];
+        l->files[i].flags |= KEEP;
+        int rc = kept_peek_file(&t, g->store, l->files[i].name, e);
+        if (rc == -ERR_NOTFOUND) {
+            err_clear(e);
+            continue;
+        }
+        if (rc < 0)
+            return err_hint(e, "'tb2-bake kept rm' removes the copy");
+        template_maps(t, maps);
+        for (size_t n = 0; n < TEMPLATE_MAPS; n++)
+            keep(g, UPKEEP_MAP, &maps[n], KEEP | LISTED);
+    }
+    return 0;
 }
 
 static int follow_record(struct gc *g, struct census_file *f, struct err *e)
@@ -141,7 +164,8 @@ static int follow_record(struct gc *g, struct census_file *f, struct err *e)
     for (size_t i = 0; i < TEMPLATE_MAPS; i++)
         keep(g, UPKEEP_MAP, &maps[i], KEEP | (f->flags & LISTED));
     keep(g, UPKEEP_KEY, &t->key, KEEP);
-    keep_steps(g, t->document);
+    keep_parts(g, t->document, "steps", UPKEEP_STEP);
+    keep_parts(g, t->document, "grafts", UPKEEP_LAYER);
     keep_boot(g, t->document);
     f->flags |= FOLLOWED;
     return image_peek_layers(g->store, &manifest, keep_document, keep_layer, g, e);
@@ -276,6 +300,8 @@ static int mark(struct gc *g, struct err *e)
 {
     int rc = mark_catalog(g, e);
     if (rc == 0)
+        rc = mark_kept(g, e);
+    if (rc == 0)
         rc = device_disks(g->store, keep_disk, g, e);
     if (rc == 0)
         rc = follow(g, UPKEEP_RECORD, follow_record, e);
@@ -300,13 +326,19 @@ static int mark(struct gc *g, struct err *e)
 
 /* ---- The cap ---- */
 
+/* Swept by age alone. */
+static bool is_journal(enum upkeep_kind kind)
+{
+    return kind == UPKEEP_JOURNAL || kind == UPKEEP_CONSOLE;
+}
+
 static uint64_t kept_size(const struct gc *g)
 {
     uint64_t size = 0;
     for (size_t kind = 0; kind < UPKEEP_STORE_KINDS; kind++) {
         const struct census_list *l = &g->census.lists[kind];
         for (size_t i = 0; i < l->count; i++)
-            size += l->files[i].flags & KEEP || kind == UPKEEP_JOURNAL ? l->files[i].size : 0;
+            size += l->files[i].flags & KEEP || is_journal(kind) ? l->files[i].size : 0;
     }
     return size;
 }
@@ -544,15 +576,15 @@ static int sweep_chunks(struct gc *g, struct err *e)
     return rc;
 }
 
-static int sweep_journals(struct gc *g, struct err *e)
+static int sweep_journals(struct gc *g, enum upkeep_kind kind, struct err *e)
 {
-    const struct census_list *l = &g->census.lists[UPKEEP_JOURNAL];
+    const struct census_list *l = &g->census.lists[kind];
     for (size_t i = 0; i < l->count; i++) {
         struct census_file *f = &l->files[i];
         if (is_young(g, f) || f->used_ns >= g->now_ns - JOURNAL_AGE_NS)
             f->flags |= KEEP;
     }
-    return sweep_kind(g, UPKEEP_JOURNAL, e);
+    return sweep_kind(g, kind, e);
 }
 
 /* ---- All of it ---- */
@@ -631,7 +663,11 @@ static int collect(struct gc *g, struct err *e)
         rc = sweep_chunks(g, e);
     if (rc == 0)
         rc = sweep_kind(g, UPKEEP_ALIAS, e); /* all are kept: counts them */
-    return rc < 0 ? rc : sweep_journals(g, e);
+    if (rc == 0)
+        rc = sweep_kind(g, UPKEEP_KEPT, e); /* the same */
+    if (rc == 0)
+        rc = sweep_journals(g, UPKEEP_CONSOLE, e);
+    return rc < 0 ? rc : sweep_journals(g, UPKEEP_JOURNAL, e);
 }
 
 int store_gc(struct gc_report *out, struct store *s, const struct gc_options *o, struct err *e)

@@ -329,7 +329,7 @@ static void drop(void *ctx, size_t i)
 static uint64_t room_mb(void *ctx)
 {
     const struct replay *p = ctx;
-    return bake_free_mb(p->store);
+    return guest_memory_is_copied(&p->room) ? bake_free_mb(p->store) : UINT64_MAX;
 }
 
 static int run_trials(struct replay *p, struct err *e)
@@ -376,6 +376,16 @@ static bool wants_machines(const struct golden_report *r)
     return false;
 }
 
+static int open_room(struct replay *p, struct err *e)
+{
+    const struct golden_options *o = p->options;
+    struct machine_wants wants = {
+        .cache_dir = o->cache_dir, .driver = o->vmm, .accel = o->accel, .cancel = o->cancel};
+    for (size_t i = 0; !wants.made_by && i < p->report->count; i++)
+        wants.made_by = p->tasks[i].template ? p->tasks[i].template->vmm : NULL;
+    return machine_room_open(&p->room, p->store, &wants, e);
+}
+
 int golden_run(struct golden_report *out, struct store *s, const struct golden_options *o,
                struct err *e)
 {
@@ -390,7 +400,7 @@ int golden_run(struct golden_report *out, struct store *s, const struct golden_o
     if (rc == 0)
         rc = choose_tasks(&p, e);
     if (rc == 0 && wants_machines(out))
-        rc = machine_room_open(&p.room, s, o->cache_dir, o->accel, o->cancel, e);
+        rc = open_room(&p, e);
     if (rc == 0)
         rc = run_trials(&p, e);
     replay_close(&p);

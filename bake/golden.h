@@ -70,6 +70,7 @@ struct golden_options {
     const char *output_dir; /* a directory per task is made in it */
     struct bake_limits limits;
     unsigned timeout_multiplier; /* of the scripts' time limits; 0: 1 */
+    const struct vm_driver *vmm; /* NULL: the one that made the first task's template */
     enum vm_accel accel;
     /* Told of each task that is done, one at a time, from any thread; may be NULL. */
     void (*finished)(void *ctx, const struct golden_result *r);

@@ -14,14 +14,17 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "bake/page_server.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 
 enum {
-    AHEAD_WORKERS = 8,    /* requests at once; a chunk is small and the line may be long */
-    SOCKET_NAME_MAX = 16, /* "/agent.sock" and the like, see qemu.c */
+    AHEAD_WORKERS = 8,            /* requests at once; a chunk is small and the line may be long */
+    AHEAD_LOCAL_WORKERS = 2,      /* processors that unpack while the VMM starts */
+    AHEAD_CACHE_BYTES = 64 << 20, /* unpacked ahead, of the cache that all guests share */
+    SOCKET_NAME_MAX = 16,         /* "/agent.sock" and the like, see qemu.c */
 };
 
 static int make_directory(struct guest *g, struct err *e)
@@ -44,24 +47,15 @@ static int make_directory(struct guest *g, struct err *e)
 static void fetch_ahead(struct guest *g, const struct guest_options *o)
 {
     struct err e = ERR_INIT;
-    const struct prefetch_options options = {.workers = AHEAD_WORKERS, .urgent = o->ahead_count};
-    if (o->ahead_count > 0 && store_has_source(g->room->store) &&
+    bool from_afar = store_has_source(g->room->store);
+    const struct prefetch_options options = {.workers =
+                                                 from_afar ? AHEAD_WORKERS : AHEAD_LOCAL_WORKERS,
+                                             .urgent = o->ahead_count,
+                                             .cache = g->room->cache,
+                                             .cache_bytes = AHEAD_CACHE_BYTES};
+    if (o->ahead_count > 0 &&
         prefetch_start(&g->ahead, g->room->store, o->ahead, o->ahead_count, &options, &e) < 0)
         log_event(LOG_WARN, "bake", "nothing is fetched ahead: %s", e.text);
-}
-
-static int start_disk(struct guest *g, const struct guest_options *o, struct err *e)
-{
-    struct bdev *leaf = NULL;
-    fetch_ahead(g, o);
-    int rc = bdev_open_map(&leaf, o->disk, g->room->cache, e);
-    g->leaf = leaf;
-    if (rc == 0)
-        rc = bdev_open_cow(&g->disk, leaf, store_tmp_dir(g->room->store), 0, e);
-    if (rc < 0)
-        return rc;
-    AUTO_FREE char *socket = mem_printf("%s/nbd.sock", g->dir);
-    return socket ? nbd_server_start(&g->nbd, g->disk, socket, e) : err_nomem(e, "guest");
 }
 
 int guest_new(struct guest **out, const struct machine_room *r, const struct guest_options *o,
@@ -72,9 +66,13 @@ int guest_new(struct guest **out, const struct machine_room *r, const struct gue
         return err_nomem(e, "guest");
     g->room = r;
     g->memory_mb = o->memory_mb;
+    g->booted = o->disk;
+    if (o->console && !(g->console = mem_strdup(o->console)))
+        return err_nomem(e, "guest");
     int rc = make_directory(g, e);
+    fetch_ahead(g, o);
     if (rc == 0)
-        rc = start_disk(g, o, e);
+        rc = guest_disk_start(g, o->disk, e);
     if (rc < 0)
         return rc;
     *out = MOVE(g);
@@ -88,14 +86,17 @@ void guest_free(struct guest *g)
     agent_free(g->agent);
     vm_free(g->vm);
     prefetch_stop(g->ahead);
-    nbd_server_stop(g->nbd);
-    bdev_close(g->disk);
+    memory_close(g->memory);
+    guest_disk_stop(g);
     block_map_free(g->boot_memory);
     struct err ignored = ERR_INIT;
+    if (g->dir && g->console)
+        guest_keep_console(g);
     if (g->dir && file_remove_tree(AT_FDCWD, g->dir, &ignored) < 0)
         log_event(LOG_WARN, "bake", "guest directory: %s", ignored.text);
     free(g->dir);
     free(g->memory_path);
+    free(g->console);
     free(g);
 }
 
@@ -106,11 +107,15 @@ struct vm_options guest_vm_options(const struct guest *g, const struct guest_opt
         .kernel = &g->room->kernel,
         .run_dir = g->dir,
         .nbd_socket = "nbd.sock",
+        .disk_path = guest_disk_path(g),
         .memory_path = g->memory_path,
+        .memory_shared = o->snapshot_again,
         .cpus = o->cpus,
         .memory_mb = o->memory_mb,
         .network = o->network,
+        .scrub = o->scrub,
         .accel = g->room->accel,
+        .cpu_template = g->room->cpu_template,
         .cancel = g->room->cancel,
     };
 }
@@ -130,26 +135,39 @@ int guest_export(const struct guest *g, const struct digest *map, const char *pa
     return rc;
 }
 
-/* A snapshot fits only the machine it was made with: checked before anything is loaded. */
-static int check_machine(const struct template *t, const struct machine_room *r, struct err *e)
+static bool takes_pages(const struct machine_room *r)
 {
-    char kernel[DIGEST_TEXT_MAX];
-    digest_print(&r->kernel.digest, kernel);
-    const char *accel = r->accel == VM_ACCEL_KVM ? "kvm" : "tcg";
-    const struct {
-        const char *what;
-        const char *recorded;
-        const char *here;
-    } fields[] = {
-        {"VMM", t->vmm, r->vmm}, {"accelerator", t->accel, accel}, {"kernel", t->kernel, kernel}};
-    for (size_t i = 0; i < ARRAY_LEN(fields); i++) {
-        if (strcmp(fields[i].recorded, fields[i].here) == 0)
-            continue;
-        err_set(e, ERR_UNSUPPORTED, "template %s was made with %s %s, here is %s", t->alias,
-                fields[i].what, fields[i].recorded, fields[i].here);
-        return err_hint(e, "bake the task again on this machine");
+    struct err why = ERR_INIT; /* the driver tells it */
+    return vm_driver_can(r->driver)->memory_pages && page_server_possible(&why) == 0;
+}
+
+bool guest_memory_is_copied(const struct machine_room *r)
+{
+    return !takes_pages(r) && !memory_has_files(r->memory);
+}
+
+/* Where the VMM finds the memory: served as it is read, else copied to a file. */
+static int open_memory(struct guest *g, const struct template *t, struct vm_options *options,
+                       struct err *e)
+{
+    int rc = memory_open(&g->memory, g->room->memory, &t->memory, t->memory_mb << 20, e);
+    if (rc < 0)
+        return rc;
+    options->memory = memory_device(g->memory);
+    bool by_page = takes_pages(g->room);
+    const char *served = NULL;
+    if (options->memory_shared && by_page) /* the next snapshot's file is a new one */
+        return 0;
+    if (options->memory_shared && !vm_driver_can(g->room->driver)->other_disk)
+        return err_set(e, ERR_UNSUPPORTED, "a restored machine of %s cannot be snapshotted here",
+                       g->room->vmm);
+    if (!by_page && !options->memory_shared)
+        rc = memory_file(g->memory, &served, e);
+    if (by_page || served || rc < 0) {
+        options->memory_path = served;
+        return rc;
     }
-    return 0;
+    return guest_export(g, &t->memory, g->memory_path, t->memory_mb << 20, e);
 }
 
 static int load_guest(struct guest *g, const struct guest_options *o, const struct template *t,
@@ -158,13 +176,13 @@ static int load_guest(struct guest *g, const struct guest_options *o, const stru
     AUTO_FREE char *state_path = mem_printf("%s/state", g->dir);
     if (!state_path)
         return err_nomem(e, "guest");
-    int rc = guest_export(g, &t->memory, g->memory_path, t->memory_mb << 20, e);
+    struct vm_options options = guest_vm_options(g, o);
+    int rc = open_memory(g, t, &options, e);
     if (rc < 0)
         return err_in(e, "memory");
     rc = guest_export(g, &t->state, state_path, t->state_size, e);
     if (rc < 0)
         return err_in(e, "device state");
-    struct vm_options options = guest_vm_options(g, o);
     return vm_restore(&g->vm, &options, state_path, e);
 }
 
@@ -172,7 +190,7 @@ int guest_restore(struct guest **out, const struct machine_room *r, const struct
                   const struct template *t, struct err *e)
 {
     AUTO_GUEST struct guest *g = NULL;
-    int rc = check_machine(t, r, e);
+    int rc = machine_room_fits(r, t, e);
     if (rc == 0)
         rc = guest_new(&g, r, o, e);
     if (rc == 0)

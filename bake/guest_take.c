@@ -34,8 +34,8 @@ static void tell(const struct memory_shares *s)
 }
 
 /* Blocks of the disk that can be in the page cache are those that were read or written. */
-int guest_take_memory(struct guest *g, const struct block_map *booted, const struct block_map *disk,
-                      struct block_map **out, struct err *e)
+int guest_take_memory(struct guest *g, const struct block_map *disk, struct block_map **out,
+                      struct err *e)
 {
     AUTO_FREE uint32_t *read = NULL;
     AUTO_BLOCK_MAP struct block_map *written = NULL;
@@ -45,7 +45,7 @@ int guest_take_memory(struct guest *g, const struct block_map *booted, const str
     struct memory_shares shares;
     int rc = bdev_map_trace(g->leaf, &read, &read_count, e);
     if (rc == 0)
-        rc = block_map_delta(&written, &zeros, booted, disk, e);
+        rc = block_map_delta(&written, &zeros, g->booted, disk, e);
     if (rc == 0)
         rc = file_open(&fd, AT_FDCWD, g->memory_path, O_RDONLY, 0, e);
     if (rc < 0)
@@ -59,7 +59,7 @@ int guest_take_memory(struct guest *g, const struct block_map *booted, const str
         parts.peers[parts.peer_count++] = (struct memory_peer){.map = g->boot_memory};
     if (read_count > 0)
         parts.peers[parts.peer_count++] =
-            (struct memory_peer){.map = booted, .extents = read, .extent_count = read_count};
+            (struct memory_peer){.map = g->booted, .extents = read, .extent_count = read_count};
     parts.peers[parts.peer_count++] = (struct memory_peer){.map = written};
     rc = memory_put(out, g->room->store, &parts, &shares, e);
     if (rc < 0)

@@ -340,6 +340,8 @@ static int open_release(struct guest_kernel *k, int kernels, const char *kernels
     int len = snprintf(text, sizeof(text), "kernel %s\ninitramfs %s\n",
                        digest_print(&kernel_digest, one), digest_print(&initramfs_digest, two));
     digest_bytes(&k->digest, text, (size_t)len);
+    k->vsock = file_exists(dir, "modules/vmw_vsock_virtio_transport.ko") &&
+               file_exists(dir, "modules/virtio_mmio.ko");
     k->release = mem_strdup(release);
     k->kernel_path = mem_printf("%s/%s/vmlinux", kernels_path, release);
     k->initramfs_path = mem_printf("%s/%s/%s", kernels_path, release, initramfs);

@@ -17,9 +17,10 @@
 #include "base/mem.h"
 #include "base/proc.h"
 
-/* What the agent and the machine of qemu_arguments.c use; the rest is built into Debian's cloud
- * kernel. */
-static const char *const wanted[] = {"virtio_blk", "virtio_net", "virtio_rng"};
+/* What the agent and the machines of qemu_arguments.c and firecracker.c use, the latter without PCI
+ * and with a vsock; the rest is built into Debian's cloud kernel. */
+static const char *const wanted[] = {"virtio_blk", "virtio_net", "virtio_rng", "virtio_mmio",
+                                     "vmw_vsock_virtio_transport"};
 
 enum {
     DEPTH_MAX = 8,

@@ -29,9 +29,9 @@ enum {
     WINDOW = CHUNK_SIZE_MAX,
     WINDOW_BLOCKS = WINDOW / BLOCK_SIZE,
     RUN_MIN = 2,
-    LOOKS_MAX = 8,             /* blocks of one hash that are compared: hostile guests make many */
-    CUT_MASK = 31,             /* a chunk ends behind one of 32 blocks, on average */
-    CUT_MIN = 64 << 10,        /* bytes of a chunk */
+    LOOKS_MAX = 8,      /* blocks of one hash that are compared: hostile guests make many */
+    CUT_MASK = 31,      /* a chunk ends behind one of 32 blocks, on average */
+    CUT_MIN = 64 << 10, /* bytes of a chunk */
     PACK_BLOCKS = CHUNK_SIZE_MAX / BLOCK_SIZE,
 };
 
@@ -129,8 +129,8 @@ static int read_window(const struct memory_put *p, const struct window *w, uint8
     int rc = cancel_check(p->parts->cancel, e);
     if (rc == 0)
         rc = file_pread_full(p->parts->fd, data, w->len, w->off, e);
-    *has_boot = p->boot && !(bdev_content(p->boot, w->len, w->off, &run) == BDEV_ZEROS &&
-                             run == w->len);
+    *has_boot =
+        p->boot && !(bdev_content(p->boot, w->len, w->off, &run) == BDEV_ZEROS && run == w->len);
     if (rc == 0 && *has_boot)
         rc = read_device(p->boot, boot, w->len, w->off, e);
     return rc;

@@ -8,8 +8,11 @@
 
 #include "bake/bake.h"
 #include "bake/history.h"
+#include "bake/machine_host.h"
+#include "bake/memory.h"
 #include "bake/remote.h"
 #include "bake/schedule.h"
+#include "bake/secrets.h"
 #include "bake/vm.h"
 #include "base/cancel.h"
 #include "blockdev/blockdev.h"
@@ -92,19 +95,38 @@ struct crew *ingest_gate_crew(struct ingest_gate *g);
 struct machine_room {
     struct store *store;
     struct chunk_cache *cache;
+    struct memory_room *memory;
     struct guest_kernel kernel;
-    enum vm_accel accel; /* resolved: KVM or TCG */
+    char *cache_dir;
+    char *cpu_template;       /* NULL: none */
+    enum vm_accel accel;      /* resolved: KVM or TCG */
+    struct machine_host host; /* with KVM alone */
     const struct vm_driver *driver;
     char *vmm; /* vm_version */
     struct once *boots; /* boot images that are made; NULL: guests boot from their kernel */
     const struct cancel *cancel;
 };
-/* Finds kernel, accelerator and QEMU; ERR_NOTFOUND with a hint when something is missing. */
-int machine_room_open(struct machine_room *r, struct store *s, const char *cache_dir,
-                      enum vm_accel accel, const struct cancel *c, struct err *e) MUST_USE;
+/* What guests are wanted to run in; borrowed for the call. */
+struct machine_wants {
+    const char *cache_dir;
+    const struct vm_driver *driver; /* NULL: the one that fits best */
+    enum vm_accel accel;
+    const char *made_by;      /* VMM of the template that is to be restored; NULL: none is */
+    bool user_network;        /* some guest needs a user-mode network card */
+    const char *cpu_template; /* vm_options; NULL: none */
+    const struct cancel *cancel;
+};
+/* Finds kernel, VMM and accelerator, and logs why these; ERR_NOTFOUND with a hint when something is
+ * missing, ERR_UNSUPPORTED when what is asked for cannot be had. */
+int machine_room_open(struct machine_room *r, struct store *s, const struct machine_wants *w,
+                      struct err *e) MUST_USE;
 void machine_room_close(struct machine_room *r); /* a zeroed one is fine */
 /* From now on guests begin as boot images, where the VMM can do that. */
 int machine_room_use_boot_images(struct machine_room *r, struct err *e) MUST_USE;
+/* A snapshot fits only the machine it was made with: ERR_UNSUPPORTED naming the field that differs.
+ * Before anything is loaded. */
+int machine_room_fits(const struct machine_room *r, const struct template *t,
+                      struct err *e) MUST_USE;
 /* Processors of this machine, at least 1: how many threads work on one layer or one file. */
 size_t machine_cores(void);
 
@@ -115,21 +137,28 @@ struct guest_options {
     uint32_t cpus;
     uint64_t memory_mb;
     bool network;
-    bool cold; /* boots from the kernel, whatever there is */
-    /* Chunks that the disk's readers will want, borrowed for the call: fetched ahead where the store has a
-     * source. */
+    bool cold;           /* a boot from the kernel, whatever there is */
+    bool scrub;          /* a boot: the guest's kernel clears memory as it is freed */
+    bool snapshot_again; /* of a restore: guest_snapshot can be made of it */
+    const char *console; /* file of the store that gets the console log at the end; NULL: none */
+    /* Chunks that will be read, borrowed for the call: fetched ahead where the store has a source, and
+     * unpacked ahead where they are here. */
     const struct digest *ahead;
     size_t ahead_count;
 };
 
 struct guest {
     const struct machine_room *room;
-    char *dir; /* sockets, console log, memory; removed with the guest */
-    char *memory_path;
-    struct bdev *leaf;      /* the map; belongs to `disk` */
-    struct bdev *disk;      /* copy-on-write over it */
-    struct prefetch *ahead; /* NULL: nothing is fetched ahead */
+    char *console;               /* see guest_options */
+    char *dir;                   /* sockets, console log, memory; removed with the guest */
+    char *memory_path;           /* a file of its own, of a boot or a copied memory */
+    struct memory_image *memory; /* of a restore; NULL: booted */
+    struct bdev *leaf;           /* the map; belongs to `disk` */
+    struct bdev *disk;           /* copy-on-write over it */
+    struct guest_disk *front;    /* what a VMM without NBD has as its disk; NULL: `nbd` */
+    struct prefetch *ahead;      /* NULL: nothing is fetched ahead */
     struct nbd_server *nbd;
+    const struct block_map *booted; /* the map of its disk, as it began; borrowed */
     struct block_map *boot_memory; /* of the boot image that it began as; NULL: none */
     struct digest boot_image;      /* its key */
     struct vm *vm;
@@ -138,6 +167,21 @@ struct guest {
     int64_t clock_error_ns;         /* of its clock when it was set, at most */
     struct agent_packages packages; /* as they were when the steps began */
 };
+
+/* The disk of a guest that is being made, and its end (guest_disk.c). */
+int guest_disk_start(struct guest *g, const struct block_map *disk, struct err *e) MUST_USE;
+void guest_disk_stop(struct guest *g);
+/* Of a block device or a file, for vm_options.disk_path; NULL with NBD. */
+const char *guest_disk_path(const struct guest *g);
+/* Brings what the guest changed into `disk`, which a VMM that writes to a file of its own does not.
+ * Before bdev_cow_seal, while the guest's disk is frozen or the guest is gone. */
+int guest_disk_settle(struct guest *g, struct err *e) MUST_USE;
+/* Stores what was changed of the disk since it was `base`, which is how it was at the last seal, or booted.
+ * The same conditions. */
+int guest_seal(struct guest *g, const struct block_map *base, struct block_map **out,
+               struct err *e) MUST_USE;
+/* Removes devices that killed processes left. */
+void guest_disk_sweep(const struct machine_room *r);
 
 /* A snapshot of a booted guest that has not looked at its disk (boot_image.c, docs/formats/store.md). */
 struct boot_image {
@@ -167,6 +211,10 @@ int guest_note_packages(struct guest *g, struct err *e) MUST_USE;
 /* Before a snapshot: waits a while for package managers to end. ERR_STEP, naming them, when they do not,
  * or when packages are half installed that were not so when they were noted (quiesce.c). */
 int guest_quiesce(struct guest *g, struct err *e) MUST_USE;
+/* Appends the console log to the file of guest_options.console; none where there is none (guest_console.c). */
+void guest_keep_console(const struct guest *g);
+/* Restores write the guest's memory to a file: they need that much disk. */
+bool guest_memory_is_copied(const struct machine_room *r);
 void guest_free(struct guest *g);
 DEFINE_AUTO(guest, guest_free)
 #define AUTO_GUEST CLEANUP(guest_free_auto_)
@@ -177,16 +225,21 @@ DEFINE_AUTO(guest, guest_free)
  * disk that a restore read. */
 #define TRACE_BOOT "boot_trace"
 #define TRACE_RESTORE "restore_trace"
+/* Extents of memory, the first of each chunk, that a restore read; with them `memory_read`, the bytes of
+ * memory that were read then. */
+#define TRACE_MEMORY "memory_trace"
 
 enum { TRACE_DELTA_MAX = 512 }; /* extents that steps changed and a boot fetches ahead */
 
-/* Notes what has been read of the guest's disk so far. */
+/* Notes what has been read of the guest's disk so far; with TRACE_RESTORE also of its memory, unless that was
+ * copied to a file. */
 int trace_note(struct json *document, const char *member, const struct guest *g,
                struct err *e) MUST_USE;
 /* The same for a boot from `from`, in numbers of `base`; what base has not is left out. */
 int trace_note_boot(struct json *document, const struct guest *g, const struct block_map *from,
                     const struct block_map *base, struct err *e) MUST_USE;
-/* The chunks of a noted trace, for free(); none where the record has no such member. */
+/* The chunks of a noted trace, for free(); none where the record has no such member. TRACE_RESTORE stands for
+ * all that a restore reads: device state, memory, disk. */
 int trace_chunks(struct digest **out, size_t *count, const struct template *t, struct store *s,
                  const char *member, struct err *e) MUST_USE;
 
@@ -223,8 +276,10 @@ int guest_lay_files(struct guest *g, const struct recipe_files *f, const char *w
 /* A recipe's steps in one guest: what they need, and what they leave for each other. */
 struct step_run {
     const struct recipe *recipe;
-    struct guest_context *context; /* as the steps so far have left it */
-    const struct output_tap *tap;  /* may be NULL */
+    struct guest_context *context;    /* as the steps so far have left it */
+    const struct output_tap *tap;     /* may be NULL */
+    const struct secret_set *secrets; /* values; NULL: none was given */
+    struct image_room *images;        /* for grafts; NULL: there are none */
     struct buf earlier; /* ends of what earlier steps printed to stderr; zeroed at first */
 };
 void step_run_fini(struct step_run *run);
@@ -236,9 +291,19 @@ int guest_skip_step(struct step_run *run, size_t index, struct err *e) MUST_USE;
 /* Runs all steps. */
 int guest_run_steps(struct guest *g, struct step_run *run, struct err *e) MUST_USE;
 
+/* ERR_STEP, naming the secret, where a value is in what the guest has written to its disk. */
+int guest_search_disk(struct guest *g, const struct secret_set *set, struct err *e) MUST_USE;
+/* The same of its memory and its device state, when the machine has stopped. `set` may be NULL. */
+int guest_search_memory(const struct guest *g, const char *state_path, const struct secret_set *set,
+                        struct err *e) MUST_USE;
+
 /* Starts the start command (*process = 0: there is none). */
 int guest_start(struct guest *g, const struct recipe *r, const struct guest_context *context,
                 uint64_t *process, struct err *e) MUST_USE;
+
+/* Fails when the start command (0: there is none) has ended with a failure; an end with status 0 is
+ * fine: it may have left a daemon behind. */
+int guest_check_started(struct guest *g, uint64_t process, struct err *e) MUST_USE;
 
 /* Waits for the ready check to pass; fails at once when the start command has ended with a
  * failure. */
@@ -304,6 +369,10 @@ struct image {
     struct oci_descriptor *native_layers;
     size_t native_count;
     struct image_work *work; /* layers on their way into the store, between pull and ingest */
+    /* Layers of a recipe's grafts, bottom first; the first graft_count of them are laid over it when it
+     * is assembled. */
+    struct digest *grafts;
+    size_t graft_count, graft_total;
 };
 
 /* Archives that are open, by their paths. */
@@ -416,8 +485,22 @@ void layer_drop_damaged(struct store *s, const struct digest *diff_id, bool else
 struct layer_blob {
     const struct source *source;
     const struct oci_descriptor *descriptor;
-    const struct digest *diff_id;
+    const struct digest *diff_id; /* NULL: not known */
 };
+/* What a layer's file holds. */
+struct layer_made {
+    struct oci_layer *layer;
+    struct digest region; /* name of its region's map, which is in the store */
+};
+void layer_made_fini(struct layer_made *m);
+/* Where file data go while a layer is read: `ctx` is a region writer. */
+extern const struct oci_data_ops layer_region_ops;
+/* As layer_ingest, but it gets no name. */
+int layer_read_blob(struct layer_made *out, struct store *s, const struct layer_blob *blob,
+                    struct ingest_gate *g, const struct cancel *c, struct err *e) MUST_USE;
+/* Gives it one, with the promises of layer_ingest. */
+int layer_put(struct store *s, const struct digest *diff_id, const struct layer_made *made,
+              struct err *e) MUST_USE;
 /* Waits for a place in the gate first. A layer is not made durable: one that a power cut damages is
  * made again, and the map of a disk that needs it syncs it (docs/decisions/0012-ingest.md). */
 int layer_ingest(struct store *s, const struct layer_blob *blob, struct ingest_gate *g,
@@ -433,6 +516,32 @@ int layer_load(struct store *s, const struct digest *diff_id, struct oci_layer *
                struct block_map **region, struct err *e) MUST_USE;
 /* Checks the file of a layer, without marking it as used; *region is its region's map. */
 int layer_inspect(struct store *s, const char *path, struct digest *region, struct err *e) MUST_USE;
+
+/* ---- Grafts (graft.c, graft_fit.c, graft_lay.c) ------------------------------------------------ */
+
+/* Finds out what grafts of images stand for, for their digests (has_content): before
+ * recipe_canonical. */
+int graft_resolve(struct recipe *r, struct image_room *room, struct pins *pins,
+                  struct err *e) MUST_USE;
+/* Steps from the first on whose grafts are laid when the disk is assembled, without a guest. `native`: the
+ * image is. */
+size_t graft_head(const struct recipe *r, bool native);
+/* The layers that the graft of a step becomes, in order, for free(): made unless the store has them.
+ * Several tasks make them once. */
+int graft_make(struct digest **ids, size_t *count, struct image_room *room,
+               const struct recipe_files *f, struct err *e) MUST_USE;
+/* Bytes of the graft's own path in the paths of its layers' entries. */
+size_t graft_path_len(const struct recipe_files *f);
+/* Makes the layers of all grafts, and sets image->grafts. */
+int graft_prepare(struct image *i, struct image_room *room, const struct recipe *r,
+                  struct err *e) MUST_USE;
+/* Takes out of a graft's layer the directories that are there in `below` by way of a link. ERR_INPUT
+ * where a file would replace a directory, or the other way round. */
+int graft_fit(struct oci_layer *graft, const struct oci_tree *below, struct err *e) MUST_USE;
+/* Lays a graft in a running guest; ERR_UNSUPPORTED for what the agent cannot lay: devices, pipes,
+ * extended attributes. */
+int graft_lay(struct guest *g, struct image_room *room, const struct recipe_files *f,
+              struct err *e) MUST_USE;
 
 /* ---- Templates ------------------------------------------------------------------------------- */
 
@@ -515,7 +624,8 @@ struct run {
     struct store *store;
     struct recipe *recipe;
     struct json *recipe_json;
-    struct provider *provider; /* NULL: all tasks have the recipe above */
+    struct secret_set *secrets; /* NULL: none was given */
+    struct provider *provider;  /* NULL: all tasks have the recipe above */
     struct image_room images;
     struct machine_room machines;
     struct remote *remote;     /* NULL: none */
@@ -539,6 +649,7 @@ struct run {
     pthread_mutex_t event_lock;
     pthread_mutex_t past_lock;
     int journal_fd;
+    const char *journal; /* its name in the store, borrowed; NULL: there is none */
 };
 
 /* The kinds of work that are limited separately. */
@@ -627,13 +738,35 @@ int guest_take_file(struct guest *g, const char *path, struct block_map **out, u
                     struct err *e) MUST_USE;
 
 /* Stores the guest's memory, which shares what it can with the boot image and the disk, and removes the
- * file: `booted` is the map under the guest's disk, `disk` what that became. */
-int guest_take_memory(struct guest *g, const struct block_map *booted, const struct block_map *disk,
-                      struct block_map **out, struct err *e) MUST_USE;
+ * file; `disk` is what the guest's disk became. */
+int guest_take_memory(struct guest *g, const struct block_map *disk, struct block_map **out,
+                      struct err *e) MUST_USE;
 
 /* Boot, steps, ready, snapshot: the template's document. */
 int warm_task(struct baking *b, const struct block_map *disk, const struct digest *base_disk,
               const struct digest *key, struct json **document, struct err *e) MUST_USE;
+
+/* ---- Kept copies (kept.c) ---------------------------------------------------------------------- */
+
+/* Syncs, freezes and snapshots a guest, whose disk lies over `base`: the digests of its maps go into the
+ * document (warm.c). An error if a secret (NULL: there are none) is found in its memory. The guest can
+ * only be freed after that, whatever the result. */
+int guest_snapshot(struct guest *g, const struct block_map *base, const struct secret_set *secrets,
+                   struct json *document, struct err *e) MUST_USE;
+
+struct kept_reason {
+    const char *name;                 /* of the copy; one that has it is replaced */
+    const char *text;                 /* for people: why it is there */
+    const struct secret_set *secrets; /* that must not be in it; NULL: none */
+};
+/* As guest_snapshot; then the copy is in the store, with a document made from this one. */
+int kept_snapshot(struct guest *g, const struct block_map *base, const struct json *document,
+                  const struct kept_reason *why, struct err *e) MUST_USE;
+int kept_put(struct store *s, const char *name, const struct json *document,
+             struct err *e) MUST_USE;
+/* True for what may be an alias or the name of a copy. */
+bool alias_is_legal(const char *name);
+
 /* ---- Copies of templates, and the proof (use.c, prove.c, disk_check.c) ------------------------ */
 
 /* A running copy; the guest borrows `disk`. */
@@ -669,6 +802,9 @@ void baking_finish(struct baking *b);
 void baking_wait(struct baking *b);
 void baking_retried(struct baking *b, const struct err *why);
 void run_event(struct run *run, const struct bake_event *event);
+
+/* Names the file for the console log of the task's machines, beside the run's journal. */
+void baking_name_console(struct baking *b);
 
 /* Opens the run's journal; *path is its name in the store, free with free(). */
 int journal_open(struct run *run, char **path, struct err *e) MUST_USE;

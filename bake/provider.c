@@ -291,6 +291,10 @@ static int apply(struct baking *b, const struct json *answer, struct err *e)
         rc = change_task(b->task, answer, e);
     if (rc == 0)
         rc = make_recipe(&b->own_recipe, answer, b->task, e);
+    if (rc == 0)
+        rc = recipe_read_files(b->own_recipe, b->run->options->cancel, e);
+    if (rc == 0 && !b->run->plan_only)
+        rc = secrets_check(b->run->secrets, b->own_recipe, e);
     if (rc < 0)
         return rc;
     b->own_recipe_json = recipe_canonical(b->own_recipe);

@@ -144,14 +144,14 @@ static int qemu_start(struct vm *v, int control, const struct vm_launch *launch,
     return launch->state_path ? load_state(q, launch->state_path, e) : 0;
 }
 
-static int qemu_save(struct vm *v, struct file_tmp *state, struct err *e)
+static int qemu_save(struct vm *v, const struct vm_saving *s, struct err *e)
 {
     struct qemu *q = qemu_of(v);
     int rc = qmp_command(q->qmp, "stop", NULL, -1, NULL, e);
     if (rc < 0)
         return rc;
     v->held = true;
-    return migrate(q, "migrate", state->fd, e);
+    return migrate(q, "migrate", s->state_fd, e);
 }
 
 static int qemu_agent_open(struct vm *v, int *fd, struct err *e)

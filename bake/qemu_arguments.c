@@ -126,9 +126,12 @@ int qemu_arguments(char ***out, const struct vm_launch *launch, struct err *e)
     add_pair(&a, "-sandbox",
              "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");
     add_pair(&a, "-bios", "qboot.rom");
-    add_pair(&a, "-kernel", o->kernel->kernel_path);
-    add_pair(&a, "-initrd", o->kernel->initramfs_path);
-    add_pair(&a, "-append", launch->append);
+    /* A restored guest has them in its memory: reading them again is half of QEMU's start. */
+    if (!launch->state_path) {
+        add_pair(&a, "-kernel", o->kernel->kernel_path);
+        add_pair(&a, "-initrd", o->kernel->initramfs_path);
+        add_pair(&a, "-append", launch->append);
+    }
     add_devices(&a, launch);
     if (launch->state_path)
         add_pair(&a, "-incoming", "defer");

@@ -103,6 +103,19 @@ static int load_recipe(struct run *run, struct err *e)
         return run_blame_input(
             e, "--recipe is the path of a recipe file or the name of a shipped one");
     rc = recipe_read_files(run->recipe, run->options->cancel, e);
+    if (rc == 0)
+        rc = secrets_open(&run->secrets, run->options->secrets, run->options->secret_count, e);
+    if (rc == 0 && !run->plan_only)
+        rc = secrets_check(run->secrets, run->recipe, e);
+    if (rc < 0)
+        return rc;
+    return 0;
+}
+
+/* What grafts of images stand for is known: so the recipe is, as far as keys go. */
+static int settle_recipe(struct run *run, struct err *e)
+{
+    int rc = graft_resolve(run->recipe, &run->images, run->pins, e);
     if (rc < 0)
         return rc;
     run->recipe_json = recipe_canonical(run->recipe);
@@ -121,6 +134,23 @@ static void run_init(struct run *run, struct store *s, const struct bake_options
     step_claims_init(&run->step_claims);
 }
 
+static int open_machines(struct run *run, struct err *e)
+{
+    const struct bake_options *o = run->options;
+    struct machine_wants wants = {.cache_dir = o->cache_dir,
+                                  .driver = o->vmm,
+                                  .accel = o->accel,
+                                  .cpu_template = o->cpu_template,
+                                  .cancel = &run->cancel};
+    for (size_t i = 0; i < run->count; i++) {
+        const struct baking *b = &run->bakings[i];
+        wants.user_network =
+            wants.user_network || (b->task && b->recipe && b->task->allow_internet &&
+                                   b->recipe->network == RECIPE_NETWORK_USER);
+    }
+    return machine_room_open(&run->machines, run->store, &wants, e);
+}
+
 /* Kernel and VMM are part of every task's key; what is missing is missing for all of them. */
 static int run_open(struct run *run, struct bake_report *out, struct err *e)
 {
@@ -137,6 +167,8 @@ static int run_open(struct run *run, struct bake_report *out, struct err *e)
     run->images.pins = run->pins;
     run->images.network = &run->network;
     if (rc == 0)
+        rc = settle_recipe(run, e);
+    if (rc == 0)
         rc = open_remote(run, e);
     if (rc == 0)
         rc = open_server(run, e);
@@ -148,7 +180,7 @@ static int run_open(struct run *run, struct bake_report *out, struct err *e)
     if (rc == 0 && out->count > 0 && o->images.offline)
         rc = guest_kernel_check(o->cache_dir, e);
     if (rc == 0 && out->count > 0)
-        rc = machine_room_open(&run->machines, run->store, o->cache_dir, o->accel, &run->cancel, e);
+        rc = open_machines(run, e);
     if (rc == 0 && out->count > 0 && !o->no_boot_image)
         rc = machine_room_use_boot_images(&run->machines, e);
     out->vm_jobs = run->limits.vm;
@@ -177,6 +209,7 @@ static void run_close(struct run *run)
     json_free(run->past);
     json_free(run->recipe_json);
     recipe_free(run->recipe);
+    secrets_free(run->secrets);
     slots_fini(&run->network);
     slots_fini(&run->cpu);
     step_claims_fini(&run->step_claims);
@@ -316,6 +349,7 @@ int bake_run(struct bake_report *out, struct store *s, const struct bake_options
     rc = run_open(&run, out, e);
     if (rc == 0 && out->count > 0)
         rc = journal_open(&run, &out->journal, e);
+    run.journal = out->journal;
     if (rc == 0) {
         run_event(&run, &(struct bake_event){.kind = EVENT_RUN_STARTED, .count = out->count});
         rc = finish_run(&run, out, start_ms, e);
@@ -373,6 +407,7 @@ void bake_report_fini(struct bake_report *r)
         free_text(r->results[i].image);
         free_text(r->results[i].why);
         free_text(r->results[i].pushed);
+        free_text(r->results[i].console);
     }
     free(r->results);
     for (size_t i = 0; i < r->move_count; i++)

@@ -11,97 +11,6 @@
 #include "bake/steps_internal.h"
 #include "base/mem.h"
 
-enum { EARLIER_SHOWN_MAX = 300, EARLIER_MAX = 600 };
-
-static int copy_context(struct guest_context *to, const struct guest_context *from,
-                        const struct recipe_step *step, struct err *e)
-{
-    int rc = 0;
-    for (size_t i = 0; rc == 0 && i < from->env_count; i++)
-        rc = guest_context_set_pair(to, from->env[i], e);
-    for (size_t i = 0; rc == 0 && i < step->env_count; i++)
-        rc = guest_context_set(to, step->env[i].name, step->env[i].value, e);
-    if (rc < 0)
-        return rc;
-    to->workdir = mem_strdup(step->workdir ? step->workdir : from->workdir);
-    to->user = mem_strdup(step->user ? step->user : from->user);
-    return to->workdir && to->user ? 0 : err_nomem(e, "step");
-}
-
-/* ---- What earlier steps said ---- */
-
-void step_run_fini(struct step_run *run)
-{
-    buf_fini(&run->earlier);
-}
-
-/* A step that passed may still be why a later one fails: a download that a pipeline hid. */
-static int note_errors(struct step_run *run, size_t index, const struct buf *errors, struct err *e)
-{
-    if (errors->len == 0)
-        return 0;
-    char shown[EARLIER_SHOWN_MAX + 1];
-    show_tail(errors, shown, sizeof(shown));
-    AUTO_FREE char *note = mem_printf("\nstep %zu printed to stderr:\n%s", index + 1, shown);
-    if (!note)
-        return err_nomem(e, "step");
-    if (run->earlier.ceiling == 0)
-        buf_init(&run->earlier, 2 * EARLIER_MAX);
-    return keep_tail(&run->earlier, note, strlen(note), e);
-}
-
-static int add_earlier(const struct step_run *run, struct err *e)
-{
-    enum err_class class = e->class;
-    if (class != ERR_STEP || run->earlier.len == 0)
-        return -(int)class;
-    char before[ERR_TEXT_MAX];
-    char hint[ERR_HINT_MAX];
-    char notes[EARLIER_MAX + 1];
-    memcpy(before, e->text, sizeof(before));
-    memcpy(hint, e->hint, sizeof(hint));
-    show_tail(&run->earlier, notes, sizeof(notes));
-    err_set(e, class, "%s%s%s", before, notes[0] == '\n' ? "" : "\n...", notes);
-    return hint[0] ? err_hint(e, "%s", hint) : -(int)class;
-}
-
-/* ---- Run steps ---- */
-
-static int run_command(struct guest *g, struct step_run *run, size_t index,
-                       const struct guest_context *context, struct err *e)
-{
-    const struct recipe_step *step = &run->recipe->steps[index];
-    struct command c = {.exec = {.timeout_ms = (int64_t)step->timeout_ms, .apart = true}};
-    struct capture capture;
-    capture_init(&capture, run->tap);
-    struct agent_result result = {0};
-    int rc = 0;
-    if (step->argv)
-        c.exec.argv = (const char *const *)step->argv;
-    else
-        rc = prepare_text(g, &c, step->text, run->recipe->pipefail, e);
-    use_context(&c, context);
-    if (rc == 0)
-        rc = agent_run(g->agent, &c.exec, capture_output, &capture, &result, e);
-    capture_end(&capture);
-    if (rc == 0 && (!result.exited || result.status != 0 || result.timed_out))
-        rc = command_failed(g, &result, &capture.tail, step->timeout_ms, e);
-    else if (rc == 0)
-        rc = note_errors(run, index, &capture.errors, e);
-    capture_fini(&capture);
-    return rc;
-}
-
-static int run_program(struct guest *g, struct step_run *run, size_t index, struct err *e)
-{
-    struct guest_context own = {0};
-    int rc = copy_context(&own, run->context, &run->recipe->steps[index], e);
-    if (rc == 0)
-        rc = run_command(g, run, index, &own, e);
-    guest_context_fini(&own);
-    return rc < 0 ? add_earlier(run, e) : 0;
-}
-
 /* ---- Steps that change the context ---- */
 
 /* Resolves `path` against the current directory; "." and ".." are taken out as text. */
@@ -173,7 +82,7 @@ static int run_step(struct guest *g, struct step_run *run, size_t index, struct 
     int rc = 0;
     switch (step->kind) {
     case RECIPE_RUN:
-        return run_program(g, run, index, e);
+        return guest_run_program(g, run, index, e);
     case RECIPE_ENV:
     case RECIPE_USER:
         return guest_skip_step(run, index, e);
@@ -183,9 +92,9 @@ static int run_step(struct guest *g, struct step_run *run, size_t index, struct 
     case RECIPE_COPY:
         return guest_lay_files(g, step->files, run->context->workdir, e);
     case RECIPE_GRAFT:
-        break;
+        return graft_lay(g, run->images, step->files, e);
     }
-    return err_set(e, ERR_UNSUPPORTED, "grafts are not carried out");
+    return err_set(e, ERR_INPUT, "unknown kind of step");
 }
 
 /* What a step is called in an error. */

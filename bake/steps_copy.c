@@ -10,8 +10,8 @@
 #include "bake/steps_internal.h"
 #include "base/mem.h"
 
-static int open_files(struct host_tree **out, const struct recipe_files *f,
-                      const struct cancel *cancel, struct err *e)
+int step_files_open(struct host_tree **out, const struct recipe_files *f,
+                    const struct cancel *cancel, struct err *e)
 {
     struct host_tree_options o = {.path = f->path,
                                   .excludes = (const char *const *)f->excludes,
@@ -42,7 +42,7 @@ static int hash_tree(struct digest *out, const struct recipe_files *f, const str
                      struct err *e)
 {
     AUTO_HOST_TREE struct host_tree *t = NULL;
-    int rc = open_files(&t, f, cancel, e);
+    int rc = step_files_open(&t, f, cancel, e);
     if (rc == 0)
         rc = host_tree_read_all(t, e);
     return rc < 0 ? rc : host_tree_digest(t, out, e);
@@ -130,7 +130,7 @@ int guest_lay_files(struct guest *g, const struct recipe_files *f, const char *w
     AUTO_FREE char *to = f->to[0] == '/' ? mem_strdup(f->to) : mem_printf("%s/%s", workdir, f->to);
     if (!to)
         return err_nomem(e, "copy");
-    int rc = open_files(&t, f, g->room->cancel, e);
+    int rc = step_files_open(&t, f, g->room->cancel, e);
     if (rc < 0)
         return rc;
     const struct agent_copy_target target = {.single = t->single,

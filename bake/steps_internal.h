@@ -4,6 +4,7 @@
 #define TB2_BAKE_STEPS_INTERNAL_H
 
 #include "bake/pipeline.h"
+#include "bake/secrets.h"
 
 enum { COMMAND_SHOWN_MAX = 120, TAIL_SHOWN_MAX = 1200 };
 
@@ -14,14 +15,18 @@ struct capture {
     struct buf tail;              /* the last bytes of both streams */
     struct buf errors;            /* the last bytes of stderr */
     struct buf line;              /* the line that is not complete yet */
+    struct secret_mask masks[2];  /* of stdout and stderr: nothing of the above holds a secret */
+    struct buf masked;
 };
 
-void capture_init(struct capture *c, const struct output_tap *tap);
+/* `secrets` may be NULL. */
+void capture_init(struct capture *c, const struct output_tap *tap,
+                  const struct secret_set *secrets);
 void capture_fini(struct capture *c);
 /* An agent_output whose `ctx` is the capture. */
 int capture_output(void *ctx, int stream, const void *data, size_t len, struct err *e) MUST_USE;
-/* After the last output: hands the line that has no end over. */
-void capture_end(struct capture *c);
+/* After the last output: hands over what was held back, and the line that has no end. */
+int capture_end(struct capture *c, struct err *e) MUST_USE;
 
 /* Appends, and keeps the last bytes when there are more than the buffer takes. */
 int keep_tail(struct buf *tail, const char *data, size_t len, struct err *e) MUST_USE;
@@ -29,6 +34,13 @@ int keep_tail(struct buf *tail, const char *data, size_t len, struct err *e) MUS
 void show_tail(const struct buf *tail, char *out, size_t out_len);
 /* The first line of a shell text, cut. */
 void show_command(const char *text, char *out, size_t out_len);
+
+/* ---- Files of the host (steps_copy.c) ---- */
+
+struct host_tree;
+/* What a copy step or a graft of a directory lays. */
+int step_files_open(struct host_tree **out, const struct recipe_files *f,
+                    const struct cancel *cancel, struct err *e) MUST_USE;
 
 /* ---- Commands (steps_command.c) ---- */
 
@@ -46,5 +58,9 @@ void use_context(struct command *c, const struct guest_context *context);
 /* Sets ERR_STEP for a program that did not exit with 0, with its last output. */
 int command_failed(const struct guest *g, const struct agent_result *r, const struct buf *tail,
                    uint64_t timeout_ms, struct err *e);
+
+/* ---- Run steps (steps_run.c) ---- */
+
+int guest_run_program(struct guest *g, struct step_run *run, size_t index, struct err *e) MUST_USE;
 
 #endif

@@ -6,14 +6,17 @@
 #include "bake/steps_internal.h"
 #include "base/text.h"
 
-enum { ERRORS_KEPT = 4096 };
+enum { ERRORS_KEPT = 4096, MASKED_MAX = 8 << 20 };
 
-void capture_init(struct capture *c, const struct output_tap *tap)
+void capture_init(struct capture *c, const struct output_tap *tap, const struct secret_set *secrets)
 {
     c->tap = tap;
     buf_init(&c->tail, LIMIT_OUTPUT_TAIL);
     buf_init(&c->errors, ERRORS_KEPT);
     buf_init(&c->line, 4096);
+    buf_init(&c->masked, MASKED_MAX);
+    for (size_t i = 0; i < ARRAY_LEN(c->masks); i++)
+        secret_mask_init(&c->masks[i], secrets);
 }
 
 void capture_fini(struct capture *c)
@@ -21,6 +24,9 @@ void capture_fini(struct capture *c)
     buf_fini(&c->tail);
     buf_fini(&c->errors);
     buf_fini(&c->line);
+    buf_fini(&c->masked);
+    for (size_t i = 0; i < ARRAY_LEN(c->masks); i++)
+        secret_mask_fini(&c->masks[i]);
 }
 
 static void emit_line(struct capture *c)
@@ -41,10 +47,8 @@ int keep_tail(struct buf *tail, const char *data, size_t len, struct err *e)
     return buf_add(tail, data, len, e);
 }
 
-int capture_output(void *ctx, int stream, const void *data, size_t len, struct err *e)
+static int take_output(struct capture *c, int stream, const char *at, size_t len, struct err *e)
 {
-    struct capture *c = ctx;
-    const char *at = data;
     int rc = keep_tail(&c->tail, at, len, e);
     if (rc == 0 && stream == 2)
         rc = keep_tail(&c->errors, at, len, e);
@@ -57,10 +61,30 @@ int capture_output(void *ctx, int stream, const void *data, size_t len, struct e
     return rc;
 }
 
-void capture_end(struct capture *c)
+static int mask_output(struct capture *c, int stream, const void *data, size_t len, bool end,
+                       struct err *e)
 {
-    if (c->line.len > 0)
+    struct secret_mask *mask = &c->masks[stream == 2];
+    int rc = secret_mask_add(mask, data, len, end, &c->masked, e);
+    if (rc == 0)
+        rc = take_output(c, stream, buf_text(&c->masked), c->masked.len, e);
+    buf_drop(&c->masked, c->masked.len);
+    return rc;
+}
+
+int capture_output(void *ctx, int stream, const void *data, size_t len, struct err *e)
+{
+    return mask_output(ctx, stream, data, len, false, e);
+}
+
+int capture_end(struct capture *c, struct err *e)
+{
+    int rc = mask_output(c, 1, "", 0, true, e);
+    if (rc == 0)
+        rc = mask_output(c, 2, "", 0, true, e);
+    if (rc == 0 && c->line.len > 0)
         emit_line(c);
+    return rc;
 }
 
 void show_tail(const struct buf *tail, char *out, size_t out_len)

@@ -23,9 +23,7 @@ int guest_start(struct guest *g, const struct recipe *r, const struct guest_cont
     return 0;
 }
 
-/* Fails when the start command has ended with a failure; an end with status 0 is fine: it may have
- * left a daemon behind. */
-static int check_started(struct guest *g, uint64_t process, struct err *e)
+int guest_check_started(struct guest *g, uint64_t process, struct err *e)
 {
     if (process == 0)
         return 0;
@@ -68,7 +66,7 @@ static int try_ready(struct guest *g, const struct recipe_ready *ready,
         return try_http(g, ready, passed, tail, e);
     struct command c = {.exec = {.timeout_ms = (int64_t)ready->try_timeout_ms}};
     struct capture capture;
-    capture_init(&capture, NULL);
+    capture_init(&capture, NULL, NULL);
     struct agent_result result = {0};
     int rc = prepare_text(g, &c, ready->command, false, e);
     use_context(&c, context);
@@ -119,7 +117,7 @@ int guest_wait_ready(struct guest *g, const struct recipe_ready *ready,
         bool passed = ready->kind == RECIPE_READY_NONE;
         int rc = passed ? 0 : try_ready(g, ready, context, &passed, &tail, e);
         if (rc == 0)
-            rc = check_started(g, process, e);
+            rc = guest_check_started(g, process, e);
         if (rc < 0 || passed)
             return rc < 0 ? err_in(e, "ready check") : 0;
         if (clock_ms() >= deadline)

@@ -41,7 +41,7 @@ int json_get_digest(const struct json *j, const char *key, struct digest *out, s
 }
 
 /* An alias becomes a file name: only what aliases are made of, no dots, no slashes. */
-static bool alias_is_legal(const char *alias)
+bool alias_is_legal(const char *alias)
 {
     size_t len = strlen(alias);
     return len > 0 && len <= 200 &&
@@ -75,6 +75,8 @@ static struct json *key_document(const struct key_inputs *in)
     json_set(j, "kernel", json_digest(&in->room->kernel.digest));
     json_set(j, "vmm", json_new_string(in->room->vmm));
     json_set(j, "accel", json_new_string(in->room->accel == VM_ACCEL_KVM ? "kvm" : "tcg"));
+    if (in->room->cpu_template)
+        json_set(j, "cpu_template", json_new_string(in->room->cpu_template));
     return j;
 }
 

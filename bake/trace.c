@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What of a template's disks a boot and a restore read, in order, as its record keeps it: numbers of
- * extents of the disk's map. A host that has not all chunks fetches these before the guest asks.
+ * What of a template's disks and memory a boot and a restore read, in order, as its record keeps it:
+ * numbers of extents of the map. A host fetches and unpacks these before the guest asks.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +11,78 @@
 
 enum { TRACE_MAX = 1 << 17 }; /* extents; the rest of a longer trace comes when it is read */
 
+static void note_extents(struct json *document, const char *member, const uint32_t *extents,
+                         size_t count)
+{
+    struct json *list = json_new_array();
+    for (size_t i = 0; i < count && i < TRACE_MAX; i++)
+        json_append(list, json_new_integer(extents[i]));
+    json_set(document, member, list);
+}
+
+/* A chunk, and when it was first read. */
+struct first_read {
+    struct digest chunk;
+    uint32_t extent;
+    size_t place;
+};
+
+static int compare_chunks(const void *a, const void *b)
+{
+    const struct first_read *x = a, *y = b;
+    int order = digest_compare(&x->chunk, &y->chunk);
+    return order != 0 ? order : (x->place > y->place) - (x->place < y->place);
+}
+
+static int compare_places(const void *a, const void *b)
+{
+    const struct first_read *x = a, *y = b;
+    return (x->place > y->place) - (x->place < y->place);
+}
+
+/* Leaves of the extents the first of each chunk, in their order. */
+static int keep_first(uint32_t *extents, size_t *count, const struct block_map *m, struct err *e)
+{
+    AUTO_FREE struct first_read *reads = mem_array(*count, sizeof(*reads));
+    if (!reads)
+        return err_nomem(e, "trace");
+    for (size_t i = 0; i < *count; i++)
+        reads[i] = (struct first_read){
+            .chunk = block_map_extent(m, extents[i])->chunk, .extent = extents[i], .place = i};
+    qsort(reads, *count, sizeof(*reads), compare_chunks);
+    size_t kept = 0;
+    for (size_t i = 0; i < *count; i++) {
+        if (kept == 0 || !digest_equal(&reads[kept - 1].chunk, &reads[i].chunk))
+            reads[kept++] = reads[i];
+    }
+    qsort(reads, kept, sizeof(*reads), compare_places);
+    for (size_t i = 0; i < kept; i++)
+        extents[i] = reads[i].extent;
+    *count = kept;
+    return 0;
+}
+
+static int note_memory(struct json *document, const struct guest *g, struct err *e)
+{
+    AUTO_FREE uint32_t *extents = NULL;
+    size_t count = 0;
+    struct bdev_stats stats = {.bytes_read = 0};
+    int rc = 0;
+    if (g->memory) {
+        stats = bdev_stats(memory_device(g->memory));
+        rc = bdev_map_trace(memory_device(g->memory), &extents, &count, e);
+    }
+    if (rc == 0 && count > 0)
+        rc = keep_first(extents, &count, memory_map(g->memory), e);
+    if (rc < 0)
+        return err_in(e, TRACE_MEMORY);
+    if (count == 0)
+        return 0;
+    note_extents(document, TRACE_MEMORY, extents, count);
+    json_set(document, "memory_read", json_new_integer((int64_t)stats.bytes_read));
+    return 0;
+}
+
 int trace_note(struct json *document, const char *member, const struct guest *g, struct err *e)
 {
     AUTO_FREE uint32_t *extents = NULL;
@@ -18,11 +90,8 @@ int trace_note(struct json *document, const char *member, const struct guest *g,
     int rc = bdev_map_trace(g->leaf, &extents, &count, e);
     if (rc < 0)
         return err_in(e, "%s", member);
-    struct json *list = json_new_array();
-    for (size_t i = 0; i < count && i < TRACE_MAX; i++)
-        json_append(list, json_new_integer(extents[i]));
-    json_set(document, member, list);
-    return 0;
+    note_extents(document, member, extents, count);
+    return strcmp(member, TRACE_RESTORE) == 0 ? note_memory(document, g, e) : 0;
 }
 
 int trace_note_boot(struct json *document, const struct guest *g, const struct block_map *from,
@@ -106,21 +175,43 @@ static int add_boot(struct chunk_list *l, const struct template *t, struct store
     return rc;
 }
 
+/* The map's chunks that the record's list names; none where it has no such list. */
+static int add_noted(struct chunk_list *l, const struct template *t, struct store *s,
+                     const char *member, const struct digest *map, struct err *e)
+{
+    const struct json *list = json_member(t->document, member);
+    AUTO_BLOCK_MAP struct block_map *m = NULL;
+    if (!list || json_kind(list) != JSON_KIND_ARRAY || json_length(list) == 0)
+        return 0;
+    int rc = store_get_map(s, map, &m, e);
+    if (rc == 0 && strcmp(member, TRACE_BOOT) == 0)
+        rc = add_boot(l, t, s, list, m, e);
+    else if (rc == 0)
+        rc = add_trace(l, list, m, e);
+    return rc;
+}
+
+/* In the order of need: nothing runs without the device state, and memory is touched first. */
+static int add_restore(struct chunk_list *l, const struct template *t, struct store *s,
+                       struct err *e)
+{
+    AUTO_BLOCK_MAP struct block_map *state = NULL;
+    int rc = store_get_map(s, &t->state, &state, e);
+    if (rc == 0)
+        rc = add_all(l, state, e);
+    if (rc == 0)
+        rc = add_noted(l, t, s, TRACE_MEMORY, &t->memory, e);
+    return rc == 0 ? add_noted(l, t, s, TRACE_RESTORE, &t->disk, e) : rc;
+}
+
 int trace_chunks(struct digest **out, size_t *count, const struct template *t, struct store *s,
                  const char *member, struct err *e)
 {
-    const struct json *list = json_member(t->document, member);
-    AUTO_BLOCK_MAP struct block_map *disk = NULL;
     struct chunk_list l = {0};
-    int rc = 0;
     *out = NULL;
     *count = 0;
-    if (!list || json_kind(list) != JSON_KIND_ARRAY)
-        return 0;
-    rc = store_get_map(s, &t->disk, &disk, e);
-    if (rc == 0)
-        rc = strcmp(member, TRACE_BOOT) == 0 ? add_boot(&l, t, s, list, disk, e)
-                                             : add_trace(&l, list, disk, e);
+    int rc = strcmp(member, TRACE_RESTORE) == 0 ? add_restore(&l, t, s, e)
+                                                : add_noted(&l, t, s, member, &t->disk, e);
     if (rc < 0) {
         free(l.all);
         return err_in(e, "%s", member);

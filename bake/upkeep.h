@@ -28,8 +28,10 @@ enum upkeep_kind {
     UPKEEP_STEP,    /* what a step of a recipe made */
     UPKEEP_PUSHED,  /* what an OverlayBD layer became, for the next push */
     UPKEEP_JOURNAL,
-    UPKEEP_TAG,  /* what a tag stood for */
-    UPKEEP_BOOT, /* a boot image */
+    UPKEEP_TAG,     /* what a tag stood for */
+    UPKEEP_CONSOLE, /* what a task's machines said, beside the journal */
+    UPKEEP_KEPT,    /* a kept copy */
+    UPKEEP_BOOT,    /* a boot image */
     UPKEEP_STORE_KINDS,
     UPKEEP_CACHE = UPKEEP_STORE_KINDS, /* of the cache directory */
     UPKEEP_KIND_COUNT

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Using a template: run, verify. All restore a copy and throw it away. */
-#include "bake/pipeline.h"
+#include "bake/steps_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -150,12 +150,13 @@ static int open_copy(struct template_copy *c, const struct template *t,
     int rc = store_get_map(r->store, &t->disk, &c->disk, e);
     if (rc < 0)
         return err_in(e, "disk");
-    if (store_has_source(r->store) && !use->no_prefetch)
+    if (!use->no_prefetch && (!use->cold || store_has_source(r->store)))
         rc = trace_chunks(&ahead, &ahead_count, t, r->store, use->cold ? TRACE_BOOT : TRACE_RESTORE,
                           e);
     if (rc < 0)
         return rc;
     struct guest_options options = {.disk = c->disk,
+                                    .snapshot_again = use->keep,
                                     .cpus = t->cpus,
                                     .memory_mb = t->memory_mb,
                                     .network = t->network,
@@ -198,28 +199,73 @@ static int start_cold(struct guest *g, const struct template *t, struct err *e)
     return rc;
 }
 
+/* The command's environment: the template's, and the terminal that it is on. */
+static int command_env(struct guest_context *c, const struct template *t,
+                       const struct template_command *command, struct err *e)
+{
+    int rc = template_context(c, t, e);
+    if (rc == 0 && command->term)
+        rc = guest_context_set(c, "TERM", command->term, e);
+    return rc;
+}
+
+static int run_command(struct guest *g, const struct template *t,
+                       const struct template_command *command, struct agent_result *result,
+                       struct err *e)
+{
+    static const char *const no_env[] = {NULL};
+    const char *shell[] = {NULL, NULL};
+    struct guest_context context = {0};
+    int rc = command_env(&context, t, command, e);
+    if (rc == 0 && !command->argv)
+        rc = find_shell(g, &shell[0], e);
+    if (rc == 0) {
+        struct agent_exec exec = {.argv = command->argv ? command->argv : shell,
+                                  .env = context.env ? (const char *const *)context.env : no_env,
+                                  .workdir = t->workdir,
+                                  .user = t->user,
+                                  .input = command->input,
+                                  .input_len = command->input_len,
+                                  .live = command->live};
+        rc = agent_run(g->agent, &exec, command->output, command->ctx, result, e);
+    }
+    guest_context_fini(&context);
+    return rc;
+}
+
 static int run_in_copy(const struct template *t, const struct machine_room *r,
                        const struct template_use *use, const struct template_command *command,
                        struct agent_result *result, struct err *e)
 {
-    struct agent_exec exec = {.argv = command->argv,
-                              .env = (const char *const *)t->env,
-                              .workdir = t->workdir,
-                              .user = t->user,
-                              .input = command->input,
-                              .input_len = command->input_len};
     AUTO_COPY struct template_copy c = {0};
     int rc = open_copy(&c, t, r, use, e);
     if (rc == 0 && use->cold)
         rc = start_cold(c.guest, t, e);
-    return rc < 0 ? rc : agent_run(c.guest->agent, &exec, command->output, command->ctx, result, e);
+    if (rc == 0)
+        rc = run_command(c.guest, t, command, result, e);
+    if (rc < 0 || !use->keep)
+        return rc;
+    const struct kept_reason reason = {.name = use->keep, .text = use->why};
+    return kept_snapshot(c.guest, c.disk, t->document, &reason, e);
+}
+
+static int open_room(struct machine_room *room, const struct template *t, struct store *s,
+                     const struct template_use *use, struct err *e)
+{
+    const struct machine_wants wants = {.cache_dir = use->cache_dir,
+                                        .driver = use->vmm,
+                                        .accel = use->accel,
+                                        .made_by = t->vmm,
+                                        .cpu_template = use->cpu_template,
+                                        .cancel = use->cancel};
+    return machine_room_open(room, s, &wants, e);
 }
 
 int template_run(const struct template *t, struct store *s, const struct template_use *use,
                  const struct template_command *command, struct agent_result *result, struct err *e)
 {
     struct machine_room room;
-    int rc = machine_room_open(&room, s, use->cache_dir, use->accel, use->cancel, e);
+    int rc = open_room(&room, t, s, use, e);
     if (rc < 0)
         return rc;
     rc = run_in_copy(t, &room, use, command, result, e);
@@ -298,7 +344,7 @@ int template_verify(const struct template *t, struct store *s, const struct temp
         rc = read_chunks(s, chunks, count, use->cancel, out, e);
     struct machine_room room = {0};
     if (rc == 0)
-        rc = machine_room_open(&room, s, use->cache_dir, use->accel, use->cancel, e);
+        rc = open_room(&room, t, s, use, e);
     if (rc == 0) {
         rc = prove_template(t, &room, NULL, &out->proof, e);
         machine_room_close(&room);

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/statvfs.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,11 +22,13 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "blockdev/blockdev.h"
 
 enum {
     START_TIMEOUT_MS = 60000, /* until the control socket answers */
     SUMMARY_LINES = 8,
-    SUMMARY_MAX = 1024
+    SUMMARY_MAX = 1024,
+    FULL_DISK_MAX = 1 << 20, /* bytes that are left on a disk which counts as full */
 };
 
 const char *vm_driver_name(const struct vm_driver *d)
@@ -63,6 +66,30 @@ static void describe_panic(const char *line, struct err *e)
     (void)err_set(e, ERR_STEP, "the guest's kernel panicked: %s", summary);
 }
 
+/* A page of the guest's memory could not be had: its file is sparse, and fills as the guest uses memory. */
+static void describe_bus_error(const struct vm *v, struct err *e)
+{
+    struct statvfs disk;
+    if (fstatvfs(v->run_dir, &disk) < 0 || disk.f_bavail * disk.f_frsize > FULL_DISK_MAX) {
+        (void)err_hint(e, "a page of the guest's memory could not be read or written: see the "
+                          "host's kernel log");
+        return;
+    }
+    (void)err_sysno(
+        e, ENOSPC, "the disk is full, the guest's memory file cannot grow: %s was killed by SIGBUS",
+        v->driver->title);
+}
+
+/* Bytes of a template's memory that could not be had explain whatever the machine did then. */
+static int blame_memory(const struct vm *v, int rc, struct err *e)
+{
+    struct err why = ERR_INIT;
+    if (rc >= 0 || !v->memory || !bdev_map_failure(v->memory, &why))
+        return rc;
+    *e = why;
+    return err_in(e, "the guest's memory could not be read");
+}
+
 /* What the wait status and the VMM's last word say. */
 static void describe_end(struct vm *v, const char *tail, struct err *e)
 {
@@ -74,7 +101,7 @@ static void describe_end(struct vm *v, const char *tail, struct err *e)
         (void)err_set(e, ERR_STEP, "%s was killed by signal %d (%s)", title, number,
                       strsignal(number));
         if (number == SIGBUS)
-            (void)err_hint(e, "the file system that holds the guest's memory is full: make room");
+            describe_bus_error(v, e);
         if (number == SIGKILL)
             (void)err_hint(e, "if nobody did this by hand, the host ran out of memory: see its "
                               "kernel log, use fewer jobs");
@@ -103,6 +130,8 @@ static char *first_fault(char *tail)
 
 static int end_error(struct vm *v, struct err *e)
 {
+    if (v->driver->cause && v->driver->cause(v, e) < 0)
+        return -(int)e->class;
     console_drain(v->console, 1000);
     AUTO_FREE char *tail = mem_zalloc(CONSOLE_TAIL_LEN + 1);
     if (!tail)
@@ -123,7 +152,7 @@ static int end_error(struct vm *v, struct err *e)
         size_t used = strlen(e->text);
         snprintf(e->text + used, sizeof(e->text) - used, "; console: %s", summary);
     }
-    return -ERR_STEP;
+    return blame_memory(v, -(int)e->class, e);
 }
 
 int vm_explain(struct vm *v, int rc, struct err *e)
@@ -138,7 +167,7 @@ int vm_check(struct vm *v, struct err *e)
     if (!vm_has_ended(v, 0)) {
         int rc = v->driver->check(v, e);
         if (!v->ended)
-            return rc;
+            return blame_memory(v, rc, e);
     }
     return end_error(v, e);
 }
@@ -185,7 +214,8 @@ int vm_agent_open(struct vm *v, int *fd, struct err *e)
 
 /* ---- Starting it ---- */
 
-static int check_options(const struct vm_launch *launch, struct err *e)
+static int check_options(const struct vm_launch *launch, const struct vm_driver *driver,
+                         struct err *e)
 {
     const struct vm_options *o = launch->options;
     if (o->cpus < 1 || o->cpus > 255)
@@ -195,6 +225,10 @@ static int check_options(const struct vm_launch *launch, struct err *e)
                        (unsigned long long)o->memory_mb);
     if (o->accel == VM_ACCEL_AUTO)
         return err_set(e, ERR_INPUT, "the accelerator is not chosen yet");
+    if (o->cpu_template && !driver->can.cpu_templates)
+        return err_set(e, ERR_UNSUPPORTED, "%s has no CPU templates", driver->title);
+    if (!launch->bare && !o->memory_path && !(launch->state_path && o->memory))
+        return err_set(e, ERR_INPUT, "there is no place for the guest's memory");
     return 0;
 }
 
@@ -203,7 +237,8 @@ static int prepare_memory(const struct vm_launch *launch, struct err *e)
 {
     const struct vm_options *o = launch->options;
     uint64_t want = o->memory_mb << 20;
-    if (launch->bare)
+    /* The file of a memory device has its size, and may be one that this process must not touch. */
+    if (launch->bare || o->memory || (launch->state_path && !o->memory_path))
         return 0;
     if (launch->state_path) {
         uint64_t size;
@@ -266,7 +301,7 @@ int vm_launch(struct vm **out, const struct vm_launch *launch, struct err *e)
 {
     const struct vm_options *o = launch->options;
     const struct vm_driver *driver = driver_of(o);
-    int rc = check_options(launch, e);
+    int rc = check_options(launch, driver, e);
     if (rc == 0)
         rc = prepare_memory(launch, e);
     if (rc < 0)
@@ -278,6 +313,7 @@ int vm_launch(struct vm **out, const struct vm_launch *launch, struct err *e)
     v->proc.pid = -1;
     v->run_dir = -1;
     v->cancel = o->cancel;
+    v->memory = o->memory;
     rc = file_open(&v->run_dir, AT_FDCWD, o->run_dir, O_RDONLY | O_DIRECTORY, 0, e);
     if (rc < 0)
         return err_in(e, "machine directory");
@@ -302,17 +338,21 @@ int vm_launch(struct vm **out, const struct vm_launch *launch, struct err *e)
  */
 #define GUEST_APPEND "console=ttyS0 quiet panic=-1 no_timer_check noreplace-smp cryptomgr.notests "
 
-#define DISK_APPEND GUEST_APPEND "tb2.root=/dev/vda"
+static const char *append_of(const struct vm_options *o)
+{
+    return o->scrub ? GUEST_APPEND "init_on_free=1 tb2.root=/dev/vda"
+                    : GUEST_APPEND "tb2.root=/dev/vda";
+}
 
 int vm_boot(struct vm **out, const struct vm_options *o, struct err *e)
 {
-    struct vm_launch launch = {.options = o, .append = DISK_APPEND};
+    struct vm_launch launch = {.options = o, .append = append_of(o)};
     return vm_launch(out, &launch, e);
 }
 
 int vm_restore(struct vm **out, const struct vm_options *o, const char *state_path, struct err *e)
 {
-    struct vm_launch launch = {.options = o, .append = DISK_APPEND, .state_path = state_path};
+    struct vm_launch launch = {.options = o, .append = append_of(o), .state_path = state_path};
     return vm_launch(out, &launch, e);
 }
 
@@ -326,7 +366,7 @@ int vm_machine(struct digest *out, const struct vm_options *o, struct err *e)
     options.run_dir = "/";
     options.memory_path = "/memory";
     options.nbd_socket = "/nbd.sock";
-    struct vm_launch launch = {.options = &options, .append = DISK_APPEND};
+    struct vm_launch launch = {.options = &options, .append = append_of(o)};
     char **arguments = NULL;
     AUTO_HASHER struct hasher *h = NULL;
     int rc = hasher_new(&h, DIGEST_SHA256, e);
@@ -349,7 +389,7 @@ static char *parent_of(const char *path)
     return slash == path ? mem_strdup("/") : mem_strndup(path, (size_t)(slash - path));
 }
 
-static int save_state(struct vm *v, const char *state_path, struct err *e)
+static int save_state(struct vm *v, const char *state_path, const char *diff_path, struct err *e)
 {
     AUTO_FREE char *parent = parent_of(state_path);
     if (!parent)
@@ -360,17 +400,44 @@ static int save_state(struct vm *v, const char *state_path, struct err *e)
         return rc;
     AUTO_FILE_TMP struct file_tmp t = {.fd = -1};
     rc = file_tmp_open(&t, dir, e);
-    if (rc == 0)
-        rc = v->driver->save(v, &t, e);
+    if (rc < 0)
+        return rc;
+    AUTO_FREE char *path = mem_printf("%s/%s", parent, t.name);
+    if (!path)
+        return err_nomem(e, state_path);
+    rc = v->driver->save(
+        v, &(struct vm_saving){.state_fd = t.fd, .state_path = path, .diff_path = diff_path}, e);
     return rc == 0 ? file_tmp_commit(&t, AT_FDCWD, state_path, false, e) : rc;
+}
+
+static int snapshot(struct vm *v, const char *state_path, const char *diff_path, struct err *e)
+{
+    int rc = vm_check(v, e);
+    if (rc == 0)
+        rc = vm_explain(v, save_state(v, state_path, diff_path, e), e);
+    return rc < 0 ? err_in(e, "saving the machine state %s", state_path) : 0;
 }
 
 int vm_snapshot(struct vm *v, const char *state_path, struct err *e)
 {
-    int rc = vm_check(v, e);
+    int rc = snapshot(v, state_path, NULL, e);
     if (rc == 0)
-        rc = vm_explain(v, save_state(v, state_path, e), e);
-    return rc < 0 ? err_in(e, "saving the machine state %s", state_path) : 0;
+        v->lost = false;
+    return rc;
+}
+
+int vm_snapshot_diff(struct vm *v, const char *state_path, const char *diff_path, struct err *e)
+{
+    if (!v->driver->can.memory_diff)
+        return err_set(e, ERR_UNSUPPORTED, "%s makes no differential snapshots", v->driver->title);
+    if (v->lost) {
+        (void)err_set(e, ERR_UNSUPPORTED, "an earlier differential snapshot failed");
+        return err_hint(e, "make a full one");
+    }
+    int rc = snapshot(v, state_path, diff_path, e);
+    if (rc < 0 && v->held)
+        v->lost = true;
+    return rc;
 }
 
 void vm_free(struct vm *v)

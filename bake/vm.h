@@ -20,6 +20,7 @@ struct guest_kernel {
     char *initramfs_path; /* agent and modules */
     char *release;        /* "6.12.…-cloud-amd64" */
     struct digest digest; /* over kernel and initramfs: part of every template's key */
+    bool vsock; /* has what machines without PCI need (a cache of an older version may not) */
 };
 
 /*
@@ -42,16 +43,19 @@ struct bdev;
 
 /* What a VMM can do, as far as a bake depends on it. */
 struct vm_abilities {
-    bool emulation;    /* runs without KVM */
-    bool user_network; /* has a user-mode network card */
-    bool nbd_disk;     /* its disk is vm_options.nbd_socket; else a block device or a file */
-    bool other_disk;   /* a restore may name another disk than its snapshot was made with */
-    bool memory_file;  /* a restore maps vm_options.memory_path privately */
-    bool memory_pages; /* a restore can take pages from vm_options.memory as they are touched */
+    bool emulation;     /* runs without KVM */
+    bool user_network;  /* has a user-mode network card */
+    bool nbd_disk;      /* its disk is vm_options.nbd_socket; else a block device or a file */
+    bool other_disk;    /* a restore may name another disk than its snapshot was made with */
+    bool memory_file;   /* a restore maps vm_options.memory_path privately */
+    bool memory_pages;  /* a restore can take pages from vm_options.memory as they are touched */
+    bool memory_diff;   /* vm_snapshot_diff */
+    bool cpu_templates; /* vm_options.cpu_template */
 };
 
 struct vm_driver;
 extern const struct vm_driver vm_qemu;
+extern const struct vm_driver vm_firecracker;          /* KVM only */
 const char *vm_driver_name(const struct vm_driver *d); /* "qemu" */
 const struct vm_abilities *vm_driver_can(const struct vm_driver *d);
 
@@ -60,18 +64,27 @@ struct vm_options {
     const struct guest_kernel *kernel;
     const char *run_dir;    /* absolute, exists: sockets, console log, memory */
     const char *nbd_socket; /* the disk; absolute, or relative to run_dir; below 108 bytes */
+    const char *disk_path;  /* for a driver without nbd_disk: a block device or a file, absolute */
     /* File of memory_mb MiB: a cold boot makes it anew, a restore maps it privately and never
      * writes it. The file may be one whose bytes are fetched as they are read. */
     const char *memory_path;
     /* A restore by a driver with `other_disk` maps memory_path shared: what the guest writes is there
      * for the next vm_snapshot, as after a cold boot. */
     bool memory_shared;
-    /* For a restore by a driver with `memory_pages`: the bytes of guest memory, read by several
-     * threads at once; borrowed for the machine's life. NULL: memory_path is taken. */
+    /* For a restore: the bytes of guest memory, read by several threads at once; borrowed for the
+     * machine's life. A driver with `memory_pages` takes them from here (NULL: from memory_path). With
+     * any driver it tells, when bdev_open_map made it, why pages could not be had; memory_path may then
+     * be a file that this process must not open (bdev_file_path). */
     struct bdev *memory;
     uint32_t cpus;
     uint64_t memory_mb;
-    bool network;        /* user-mode network card; reaches the host's loopback as 10.0.2.2 */
+    bool network;     /* user-mode network card; reaches the host's loopback as 10.0.2.2 */
+    const char *tap;  /* instead of it: a card on this tap device of the host; NULL: none */
+    bool track_pages; /* for vm_snapshot_diff; costs a little */
+    const char
+        *cpu_template;   /* the VMM's name of a processor that several kinds of hosts can offer;
+                                 NULL: the host's own */
+    bool scrub;          /* a boot: the kernel clears memory as it is freed (init_on_free) */
     enum vm_accel accel; /* AUTO is resolved by vm_accel_probe */
     const struct cancel *cancel; /* outlives the machine; may be NULL */
 };
@@ -81,10 +94,16 @@ struct vm_accel_answer {
     char reason[256];    /* one line for people */
 };
 
-/* Whether KVM really runs this kernel here (a /dev/kvm that opens is no proof): boots a probe guest
+struct vm_probe {
+    const struct vm_driver *driver;
+    const struct guest_kernel *kernel;
+    const char *cache_dir;
+    const struct cancel *cancel;
+};
+
+/* Whether KVM really runs this kernel here with this VMM (a /dev/kvm that opens is no proof): boots a probe guest
  * once and remembers the answer in `cache_dir` for this boot of the host. */
-int vm_accel_probe(struct vm_accel_answer *out, const struct guest_kernel *k, const char *cache_dir,
-                   const struct cancel *c, struct err *e) MUST_USE;
+int vm_accel_probe(struct vm_accel_answer *out, const struct vm_probe *p, struct err *e) MUST_USE;
 
 /* "qemu 7.2.22": part of the template record and key; restoring under another is refused.
  * ERR_NOTFOUND with a hint when the VMM is not there. */
@@ -104,6 +123,12 @@ int vm_restore(struct vm **out, const struct vm_options *o, const char *state_pa
 /* Stops the guest and writes device state to `state_path`; guest memory is then complete in the
  * memory file. The guest stays stopped. */
 int vm_snapshot(struct vm *v, const char *state_path, struct err *e) MUST_USE;
+/* The same, with the pages alone that changed since the boot, the restore or the snapshot before:
+ * `diff_path` becomes a sparse file as long as memory, with holes where nothing changed.
+ * ERR_UNSUPPORTED by a driver without `memory_diff`, without track_pages, and after one that failed:
+ * what changed before it is not known any more, and only vm_snapshot is right then. */
+int vm_snapshot_diff(struct vm *v, const char *state_path, const char *diff_path,
+                     struct err *e) MUST_USE;
 /* Ends the machine at once and reaps it. NULL is fine. */
 void vm_free(struct vm *v);
 DEFINE_AUTO(vm, vm_free)
@@ -132,6 +157,7 @@ int vm_check(struct vm *v, struct err *e) MUST_USE;
 /* A tmpfs of the guest for files that must not reach the disk, such as long step text
  * (agent_put). */
 #define AGENT_SCRATCH_DIR "/dev/tb2"
+#define AGENT_SECRETS_DIR AGENT_SCRATCH_DIR "/secrets" /* agent_forget */
 
 struct agent;
 /* Connects to the agent's socket and says hello until it answers; ERR_TIMEOUT with the console's
@@ -212,6 +238,9 @@ int agent_make_dirs(struct agent *a, const char *path, uint32_t mode, struct err
 int agent_put(struct agent *a, const char *path, uint32_t mode, const void *data, size_t len,
               struct err *e) MUST_USE;
 int agent_get(struct agent *a, const char *path, struct buf *out, struct err *e) MUST_USE;
+/* Removes AGENT_SECRETS_DIR and clears what the agent and the guest's end of the channel have of what went
+ * through them. */
+int agent_forget(struct agent *a, struct err *e) MUST_USE;
 int agent_sync(struct agent *a, bool drop_caches, struct err *e) MUST_USE;
 /* Freezes the root disk; from then on only thaw, clock and reseed work. */
 int agent_freeze(struct agent *a, struct err *e) MUST_USE;

@@ -28,10 +28,19 @@ struct vm {
     bool ended;
     int status; /* wait status, once ended */
     bool held;  /* stopped by vm_snapshot */
+    bool lost;  /* a differential snapshot failed: what it would have had is forgotten */
     struct console *console;
     int run_dir;
     const struct cancel *cancel;
     char *console_path;
+    const struct bdev *memory; /* vm_options.memory: knows why pages could not be read */
+};
+
+/* Where a machine is saved. */
+struct vm_saving {
+    int state_fd;           /* an empty file, open for writing */
+    const char *state_path; /* the same file */
+    const char *diff_path; /* pages that changed; NULL: all memory goes to vm_options.memory_path */
 };
 
 /* How a machine ended by itself, as far as its VMM tells. */
@@ -52,13 +61,14 @@ struct vm_driver {
     int (*arguments)(char ***out, const struct vm_launch *launch, struct err *e);
     /* Takes the connected control socket over, also on failure; returns with the guest running. */
     int (*start)(struct vm *v, int control, const struct vm_launch *launch, struct err *e);
-    /* Stops the guest, sets `held`, writes device state into `state`; memory goes where
-     * vm_options.memory_path said. */
-    int (*save)(struct vm *v, struct file_tmp *state, struct err *e);
+    /* Stops the guest, sets `held`, writes device state, and memory unless it is there already. */
+    int (*save)(struct vm *v, const struct vm_saving *s, struct err *e);
     /* Of a process that still runs: 0, or how the guest stopped. May set `ended`. */
     int (*check)(struct vm *v, struct err *e);
     /* Of a process that ended with status 0; *reason is its own word for it or NULL. */
     enum vm_ending (*ending)(struct vm *v, const char **reason);
+    /* Optional. 0, or why we ended it ourselves. */
+    int (*cause)(struct vm *v, struct err *e);
     int (*agent_open)(struct vm *v, int *fd, struct err *e);
     void (*close)(struct vm *v); /* after the process's end; frees all but the common part */
 };

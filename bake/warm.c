@@ -13,6 +13,7 @@
 #include "bake/warming.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 
 static const char default_path[] =
@@ -51,6 +52,19 @@ static void snapshot_fini(struct snapshot *s)
 }
 #define AUTO_SNAPSHOT CLEANUP(snapshot_fini)
 
+int guest_seal(struct guest *g, const struct block_map *base, struct block_map **out, struct err *e)
+{
+    AUTO_BLOCK_MAP struct block_map *upper = NULL;
+    AUTO_BLOCK_MAP struct block_map *zeros = NULL;
+    AUTO_BDEV struct bdev *last = NULL;
+    int rc = guest_disk_settle(g, e);
+    if (rc == 0)
+        rc = bdev_open_map(&last, base, g->room->cache, e);
+    if (rc == 0)
+        rc = bdev_cow_seal(g->disk, last, g->room->store, &upper, &zeros, e);
+    return rc < 0 ? rc : block_map_overlay(out, base, upper, zeros, e);
+}
+
 /* Stores the maps, after which the snapshot is durable. */
 static int put_maps(struct store *store, const struct snapshot *s, struct json *document,
                     struct err *e)
@@ -72,19 +86,17 @@ static int put_maps(struct store *store, const struct snapshot *s, struct json *
 
 static int freeze_guest(struct guest *g, struct err *e)
 {
-    int rc = guest_quiesce(g, e);
-    if (rc == 0)
-        rc = agent_sync(g->agent, true, e);
+    int rc = agent_sync(g->agent, true, e);
     if (rc == 0)
         rc = agent_freeze(g->agent, e);
     agent_free(MOVE(g->agent));
     return rc;
 }
 
-/* Snapshot of a ready guest; its digests go into the document. All chunks come first, then the
- * maps: so there is one sync, and by then the memory file is gone, whose pages would be written
- * by it. */
-static int snapshot_guest(struct guest *g, struct warming *w, struct json *document, struct err *e)
+/* All chunks come first, then the maps: so there is one sync, and by then the memory file is gone, whose
+ * pages would be written by it. */
+int guest_snapshot(struct guest *g, const struct block_map *base, const struct secret_set *secrets,
+                   struct json *document, struct err *e)
 {
     AUTO_FREE char *state_path = mem_printf("%s/state", g->dir);
     if (!state_path)
@@ -96,10 +108,13 @@ static int snapshot_guest(struct guest *g, struct warming *w, struct json *docum
     if (rc < 0)
         return rc;
     vm_free(MOVE(g->vm)); /* the disk and the memory file are quiet from here on */
-    rc = warming_seal(w, g, &s.disk, e);
+    rc = guest_search_memory(g, state_path, secrets, e);
+    if (rc < 0)
+        return rc;
+    rc = guest_seal(g, base, &s.disk, e);
     if (rc < 0)
         return err_in(e, "disk");
-    rc = guest_take_memory(g, w->boot, s.disk, &s.memory, e);
+    rc = guest_take_memory(g, s.disk, &s.memory, e);
     if (rc < 0)
         return err_in(e, "memory");
     rc = guest_take_file(g, state_path, &s.state, &s.state_size, e);
@@ -135,9 +150,31 @@ static void describe_task(struct json *document, const struct baking *b,
     json_set(document, "vmm", json_new_string(room->vmm));
     json_set(document, "accel", json_new_string(room->accel == VM_ACCEL_KVM ? "kvm" : "tcg"));
     json_set(document, "kernel", json_digest(&room->kernel.digest));
+    if (room->accel == VM_ACCEL_KVM)
+        machine_host_note(document, &room->host, room->cpu_template);
     json_set(document, "created",
              json_new_string(clock_print(clock_wall_ns() / 1000000000, created)));
     json_set(document, "ready", ready_encode(&b->recipe->ready));
+}
+
+/* What a person may want to look into: a guest in which something of the recipe failed. The failure stays
+ * the result. */
+static void keep_failed(struct baking *b, struct guest *g, const struct block_map *disk,
+                        struct json *document, const struct secret_set *secrets, struct err *e)
+{
+    struct err why = ERR_INIT;
+    const char *name = b->result->alias;
+    if (!b->run->options->keep || e->class != ERR_STEP || !g->agent)
+        return;
+    struct kept_reason reason = {.name = name, .text = e->text, .secrets = secrets};
+    if (kept_snapshot(g, disk, document, &reason, &why) < 0) {
+        log_event(LOG_WARN, "bake", "%s", why.text);
+        return;
+    }
+    char hint[ERR_HINT_MAX];
+    memcpy(hint, e->hint, sizeof(hint));
+    err_hint(e, "%.380s%sits machine is kept: tb2-bake shell --kept %s", hint, hint[0] ? "; " : "",
+             name);
 }
 
 /* Steps, start, ready in a booted guest, then its snapshot. */
@@ -158,12 +195,19 @@ static int warm_guest(struct warming *w, struct guest *g, struct json *document,
         rc = guest_wait_ready(g, &recipe->ready, &w->context, process, e);
     if (rc == 0)
         rc = trace_note_boot(document, g, w->boot, w->base, e);
-    if (rc < 0)
-        return rc;
-    baking_stage(b, STAGE_SNAPSHOT);
+    if (rc == 0) {
+        baking_stage(b, STAGE_SNAPSHOT);
+        rc = guest_quiesce(g, e);
+    }
+    if (rc == 0) /* it may have died meanwhile */
+        rc = guest_check_started(g, process, e);
     describe_context(document, &w->context);
     json_set(document, "steps", MOVE(w->keys));
-    return snapshot_guest(g, w, document, e);
+    if (rc == 0)
+        rc = guest_snapshot(g, warming_disk(w), w->run.secrets, document, e);
+    else
+        keep_failed(b, g, warming_disk(w), document, w->run.secrets, e);
+    return rc;
 }
 
 static int boot_and_warm(struct warming *w, struct json *document, struct err *e)
@@ -184,6 +228,14 @@ static int boot_and_warm(struct warming *w, struct json *document, struct err *e
     return rc;
 }
 
+static void describe_grafts(struct json *document, const struct image *i)
+{
+    struct json *grafts = json_new_array();
+    for (size_t n = 0; n < i->graft_total; n++)
+        json_append(grafts, json_digest(&i->grafts[n]));
+    json_set(document, "grafts", grafts);
+}
+
 int warm_task(struct baking *b, const struct block_map *disk, const struct digest *base_disk,
               const struct digest *key, struct json **document, struct err *e)
 {
@@ -195,16 +247,23 @@ int warm_task(struct baking *b, const struct block_map *disk, const struct diges
             {
                 .cpus = b->task->cpus,
                 .memory_mb = b->task->memory_mb,
+                .scrub = recipe_has_secrets(b->recipe),
                 .network = b->task->allow_internet && b->recipe->network != RECIPE_NETWORK_NONE,
             },
-        .run = {.recipe = b->recipe, .tap = &tap},
+        .run = {.recipe = b->recipe,
+                .tap = &tap,
+                .secrets = recipe_has_secrets(b->recipe) ? b->run->secrets : NULL,
+                .images = &b->run->images},
         .initial = initial_context,
     };
     AUTO_JSON struct json *j = json_new_object();
+    baking_name_console(b);
+    w.options.console = b->result->console;
     json_set(j, "format", json_new_integer(FORMAT_VERSION));
     json_set(j, "key", json_digest(key));
     json_set(j, "base_disk", json_digest(base_disk));
     describe_task(j, b, &w.options);
+    describe_grafts(j, b->image);
     baking_stage(b, STAGE_BOOT);
     int rc = warming_begin(&w, base_disk, e);
     if (rc == 0)

@@ -17,12 +17,15 @@
 #include "base/mem.h"
 
 /* What changes the disk has a result; the others change what follows. */
-static bool has_result(const struct recipe_step *step)
+static bool has_result(const struct warming *w, size_t i)
 {
+    const struct recipe_step *step = &w->run.recipe->steps[i];
+    if (i < w->head) /* a graft here is part of the assembled disk */
+        return false;
     return step->kind == RECIPE_RUN || step->kind == RECIPE_COPY || step->kind == RECIPE_GRAFT;
 }
 
-static const struct block_map *disk_now(const struct warming *w)
+const struct block_map *warming_disk(const struct warming *w)
 {
     return w->sealed ? w->sealed : w->boot;
 }
@@ -58,7 +61,7 @@ void warming_fini(struct warming *w)
 static int key_of(struct warming *w, size_t i, struct digest *key, struct err *e)
 {
     const struct recipe_step *step = &w->run.recipe->steps[i];
-    if (!has_result(step) && step->kind != RECIPE_WORKDIR)
+    if (!has_result(w, i) && step->kind != RECIPE_WORKDIR)
         return 0;
     return step_key_next(key, w->run.recipe, step, &w->context, e);
 }
@@ -84,7 +87,7 @@ static int find_last(struct warming *w, struct digest *keys, size_t *found, stru
     *found = SIZE_MAX;
     block_map_free(MOVE(w->cached));
     for (size_t i = r->step_count; rc == 0 && !w->cached && i-- > 0;) {
-        if (has_result(&r->steps[i]))
+        if (has_result(w, i))
             rc = step_find(&w->cached, w->b->run->store, &keys[i], w->base, e);
         if (w->cached)
             *found = i;
@@ -93,11 +96,12 @@ static int find_last(struct warming *w, struct digest *keys, size_t *found, stru
 }
 
 /* The first step from `from` on that has a result; SIZE_MAX: none. */
-static size_t next_result(const struct recipe *r, size_t from)
+static size_t next_result(const struct warming *w, size_t from)
 {
-    while (from < r->step_count && !has_result(&r->steps[from]))
+    const size_t count = w->run.recipe->step_count;
+    while (from < count && !has_result(w, from))
         from++;
-    return from < r->step_count ? from : SIZE_MAX;
+    return from < count ? from : SIZE_MAX;
 }
 
 /* Steps that another task of this run is running now are waited for, each once: if that fails, this
@@ -108,7 +112,7 @@ static int look(struct warming *w, struct digest *keys, size_t *found, struct er
     size_t waited = SIZE_MAX;
     for (;;) {
         int rc = find_last(w, keys, found, e);
-        size_t next = next_result(w->run.recipe, *found == SIZE_MAX ? 0 : *found + 1);
+        size_t next = next_result(w, *found == SIZE_MAX ? 0 : *found + 1);
         if (rc < 0 || next == SIZE_MAX || next == waited)
             return rc;
         rc = step_claim(claims, &keys[next], &w->claimed, e);
@@ -129,7 +133,7 @@ static int take_up(struct warming *w, const struct digest *keys, size_t found, s
     w->next = found == SIZE_MAX ? 0 : found + 1;
     for (size_t i = 0; rc == 0 && i < w->next; i++) {
         rc = guest_skip_step(&w->run, i, e);
-        if (has_result(&w->run.recipe->steps[i])) {
+        if (has_result(w, i)) {
             json_append(w->keys, json_digest(&keys[i]));
             tell_step(w, i, true);
         }
@@ -147,6 +151,7 @@ int warming_begin(struct warming *w, const struct digest *base_disk, struct err 
     const size_t count = w->run.recipe->step_count;
     size_t found = SIZE_MAX;
     w->run.context = &w->context;
+    w->head = graft_head(w->run.recipe, w->b->image->native);
     w->boot = w->base;
     w->keys = json_new_array();
     if (o->no_step_cache || count == 0)
@@ -164,22 +169,11 @@ int warming_begin(struct warming *w, const struct digest *base_disk, struct err 
 
 /* ---- What is run ---- */
 
-int warming_seal(struct warming *w, struct guest *g, struct block_map **out, struct err *e)
-{
-    AUTO_BLOCK_MAP struct block_map *upper = NULL;
-    AUTO_BLOCK_MAP struct block_map *zeros = NULL;
-    AUTO_BDEV struct bdev *last = NULL;
-    int rc = bdev_open_map(&last, disk_now(w), g->room->cache, e);
-    if (rc == 0)
-        rc = bdev_cow_seal(g->disk, last, g->room->store, &upper, &zeros, e);
-    return rc < 0 ? rc : block_map_overlay(out, disk_now(w), upper, zeros, e);
-}
-
 /* With the guest frozen. */
 static int keep_result(struct warming *w, struct guest *g, struct err *e)
 {
     struct block_map *disk = NULL;
-    int rc = warming_seal(w, g, &disk, e);
+    int rc = guest_seal(g, warming_disk(w), &disk, e);
     if (rc < 0)
         return rc;
     block_map_free(w->sealed);
@@ -205,10 +199,17 @@ static int claim_step(struct warming *w, struct err *e)
     return rc;
 }
 
+/* What leaves packages half installed is not kept: a guest that begins with them would take them for the
+ * image's own. */
 static int seal_step(struct warming *w, struct guest *g, struct err *e)
 {
     int64_t start_ms = clock_ms();
-    int rc = agent_freeze(g->agent, e);
+    struct agent_packages packages = {0};
+    int rc = agent_packages(g->agent, &packages, e);
+    if (rc == 0 && packages.broken_count > g->packages.broken_count)
+        return 0;
+    if (rc == 0)
+        rc = agent_freeze(g->agent, e);
     if (rc == 0)
         rc = keep_result(w, g, e);
     if (rc == 0)
@@ -220,13 +221,13 @@ static int seal_step(struct warming *w, struct guest *g, struct err *e)
 
 static int run_one(struct warming *w, struct guest *g, size_t i, struct err *e)
 {
-    const bool result = has_result(&w->run.recipe->steps[i]);
+    const bool result = has_result(w, i);
     const bool keep = !w->b->run->options->no_step_cache;
     int rc = keep ? key_of(w, i, &w->key, e) : 0;
     if (rc == 0 && keep && result)
         rc = claim_step(w, e);
     if (rc == 0)
-        rc = guest_run_step(g, &w->run, i, e);
+        rc = i < w->head ? guest_skip_step(&w->run, i, e) : guest_run_step(g, &w->run, i, e);
     if (rc < 0 || !result)
         return rc;
     rc = agent_end_all(g->agent, e);

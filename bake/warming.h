@@ -15,6 +15,7 @@ struct warming {
     struct guest_options options;
     struct guest_context context; /* for step `next` */
     struct step_run run;
+    size_t head;         /* steps before it are laid with the disk, or touch none */
     size_t next;         /* first step that has not been run */
     struct digest key;   /* of what the steps before it made */
     struct digest claim; /* of the step under way, while `claimed` */
@@ -29,9 +30,8 @@ struct warming {
 int warming_begin(struct warming *w, const struct digest *base_disk, struct err *e) MUST_USE;
 /* The steps that are left, in a guest that was booted from w->boot. */
 int warming_run(struct warming *w, struct guest *g, struct err *e) MUST_USE;
-/* The disk of the guest, which writes nothing meanwhile. */
-int warming_seal(struct warming *w, struct guest *g, struct block_map **out,
-                 struct err *e) MUST_USE;
+/* The disk as of the last seal; borrowed until the next. */
+const struct block_map *warming_disk(const struct warming *w);
 void warming_fini(struct warming *w); /* after the guest is gone */
 #define AUTO_WARMING CLEANUP(warming_fini)
 

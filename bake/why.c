@@ -81,7 +81,7 @@ static int compare(struct baking *b, const struct template *t, struct buf *out, 
         {"storage", same_number(d, "storage_mb", b->task->storage_mb)},
         {"network", t->network == network},
         {"guest kernel", same_text(d, "kernel", kernel)},
-        {"QEMU", same_text(d, "vmm", run->machines.vmm)},
+        {"VMM", same_text(d, "vmm", run->machines.vmm)},
         {"accelerator", same_text(d, "accel", run->machines.accel == VM_ACCEL_KVM ? "kvm" : "tcg")},
         {"format", same_number(d, "format", FORMAT_VERSION)},
     };

@@ -428,6 +428,9 @@ struct chunk_cache_stats chunk_cache_stats(struct chunk_cache *c);
  * cannot be verified is -EIO, logged by name. */
 int bdev_open_map(struct bdev **out, const struct block_map *m, struct chunk_cache *c,
                   struct err *e) MUST_USE;
+/* False: every chunk so far could be read, or `d` is not from bdev_open_map. Else `e` says what the first
+ * failure was. The device may be in use. */
+bool bdev_map_failure(const struct bdev *d, struct err *e) MUST_USE;
 
 /*
  * Copy-on-write device over `lower` (taken over, also on failure; its size must be a multiple of
@@ -444,6 +447,9 @@ int bdev_open_cow_kept(struct bdev **out, struct bdev *lower, int dir, const cha
                        uint64_t size_limit, struct err *e) MUST_USE;
 /* Removes the files of a kept upper; absence is success. */
 int bdev_cow_forget(int dir, const char *name, struct err *e) MUST_USE;
+/* Whether the upper holds what stands at `off` (below the size, a multiple of BLOCK_SIZE), and for how many
+ * bytes from there that is the same. */
+bool bdev_cow_written(struct bdev *cow, uint64_t off, uint64_t *run);
 /*
  * Stores what was changed since the last seal (or since the device was opened) as chunks, cut at
  * multiples of CHUNK_SIZE_MAX on the disk; *upper has the written blocks, *zeros the discarded or
@@ -486,6 +492,10 @@ struct prefetch_options {
      * anybody. Before each of the others, reads that wait for a chunk go first; while the source is
      * away they are tried again. */
     size_t urgent;
+    /* Chunks that are there are loaded into this cache (borrowed until prefetch_stop; NULL: none), up to so
+     * many bytes of them. */
+    struct chunk_cache *cache;
+    uint64_t cache_bytes;
 };
 
 struct prefetch_stats {
@@ -521,6 +531,32 @@ const char *nbd_server_address(const struct nbd_server *n);
 void nbd_server_stop(struct nbd_server *n);
 DEFINE_AUTO(nbd_server, nbd_server_stop)
 #define AUTO_NBD_SERVER CLEANUP(nbd_server_stop_auto_)
+
+/* ---- Files front end ---------------------------------------------------------------------- */
+
+/*
+ * Serves read-only devices as files, for programs that want a file to map: a page is read when it is
+ * first touched, and kept by the kernel for all who map the file. A FUSE file system of this process
+ * that is mounted nowhere: only its descriptors lead to it, and it is gone with the process. Needs
+ * Linux 5.4 or later, /dev/fuse, and either root or user namespaces: ERR_DENIED or ERR_UNSUPPORTED
+ * with what is missing. Thread-safe.
+ */
+struct bdev_files;
+struct bdev_file;
+int bdev_files_start(struct bdev_files **out, struct err *e) MUST_USE;
+void bdev_files_stop(struct bdev_files *f); /* with its files; NULL is fine */
+DEFINE_AUTO(bdev_files, bdev_files_stop)
+#define AUTO_BDEV_FILES CLEANUP(bdev_files_stop_auto_)
+
+/* A file of the device's bytes; what cannot be read is EIO, or SIGBUS to who has mapped it. The device,
+ * whose bytes must not change, is borrowed until the file is removed. */
+int bdev_file_add(struct bdev_file **out, struct bdev_files *f, struct bdev *d,
+                  struct err *e) MUST_USE;
+/* A path by which any other process of this user can open it, for writing too (nothing can be written);
+ * this process must not: killed then, it would never end. Borrowed. */
+const char *bdev_file_path(const struct bdev_file *x);
+/* Waits for reads under way. Whoever still has it open gets EIO from now on. NULL is fine. */
+void bdev_file_remove(struct bdev_file *x);
 
 /* ---- ublk front end ----------------------------------------------------------------------- */
 

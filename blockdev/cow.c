@@ -619,6 +619,15 @@ int bdev_cow_forget(int dir, const char *name, struct err *e)
     return rc < 0 ? rc : file_remove_tree(dir, name, e);
 }
 
+bool bdev_cow_written(struct bdev *cow, uint64_t off, uint64_t *run)
+{
+    assert(cow->ops == &cow_ops);
+    enum state state;
+    uint64_t block = off / BLOCK_SIZE;
+    *run = state_run(cow_of(cow), block, cow->size / BLOCK_SIZE, &state) * BLOCK_SIZE;
+    return state == WRITTEN;
+}
+
 /* ---- Seal ---- */
 
 struct seal {

@@ -24,6 +24,8 @@ struct leaf {
     atomic_uchar *touched;        /* per extent: it is in the trace */
     atomic_uint_least32_t *trace; /* index of an extent plus 1; 0: not filled yet */
     atomic_size_t trace_len;
+    atomic_uint failure_state; /* of `failure`: 0 none, 1 being written, 2 there */
+    struct err failure;        /* the first one */
 };
 
 static struct leaf *leaf_of(struct bdev *d)
@@ -34,6 +36,11 @@ static struct leaf *leaf_of(struct bdev *d)
 static int report(struct leaf *l, size_t index, const struct err *e)
 {
     const struct map_extent *extent = block_map_extent(l->map, index);
+    unsigned none = 0;
+    if (atomic_compare_exchange_strong(&l->failure_state, &none, 1)) {
+        l->failure = *e;
+        atomic_store(&l->failure_state, 2);
+    }
     if (!atomic_exchange(&l->reported[index], 1)) {
         log_event(LOG_WARN, "blockdev", "disk range %" PRIu64 "+%" PRIu32 ": %s%s%s", extent->off,
                   extent->size, e->text, e->hint[0] ? "; " : "", e->hint);
@@ -239,6 +246,17 @@ int bdev_open_map(struct bdev **out, const struct block_map *m, struct chunk_cac
         return err_nomem(e, "disk");
     *out = MOVE(device);
     return 0;
+}
+
+bool bdev_map_failure(const struct bdev *d, struct err *e)
+{
+    if (d->ops != &leaf_ops)
+        return false;
+    const struct leaf *l = (const struct leaf *)(const void *)d;
+    if (atomic_load(&l->failure_state) != 2)
+        return false;
+    *e = l->failure;
+    return true;
 }
 
 int bdev_map_trace(const struct bdev *d, uint32_t **out, size_t *count, struct err *e)

@@ -4,7 +4,8 @@
  * first, the rest of the disk after it. Threads of its own take one chunk after the other. What is urgent
  * comes as fast as it can: a reader that waits mostly waits for one of these. Before each other chunk
  * readers go first, so that the line is theirs. A chunk that fails is passed over: whoever reads it
- * asks again, and gets the error.
+ * asks again, and gets the error. Chunks that are in the store already can be unpacked into a cache
+ * instead: that is most of what a read costs then.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -27,6 +28,9 @@ struct prefetch {
     struct digest *chunks;
     size_t count;
     size_t urgent;
+    struct chunk_cache *cache;
+    uint64_t cache_bytes;
+    atomic_uint_fast64_t cached; /* bytes that were unpacked into it */
     atomic_size_t next;
     atomic_size_t fetched, failed;
     atomic_bool stopping;
@@ -35,11 +39,27 @@ struct prefetch {
     size_t thread_count;
 };
 
+/* Into memory, as long as there is room for it. */
+static int unpack(struct prefetch *p, const struct digest *d, struct err *e)
+{
+    struct cached_chunk *chunk;
+    size_t len;
+    if (atomic_load(&p->cached) >= p->cache_bytes)
+        return 0;
+    int rc = chunk_cache_get(p->cache, d, &chunk, e);
+    if (rc < 0)
+        return rc;
+    (void)cached_chunk_bytes(chunk, &len);
+    atomic_fetch_add(&p->cached, len);
+    chunk_cache_put(p->cache, chunk);
+    return 0;
+}
+
 static int bring(struct prefetch *p, const struct digest *d, uint8_t *data, struct err *e)
 {
     struct chunk_codec *c;
     if (store_has_chunk(p->store, d))
-        return 0;
+        return p->cache ? unpack(p, d, e) : 0;
     int rc = store_take_codec(p->store, &c, e);
     if (rc < 0)
         return rc;
@@ -106,6 +126,8 @@ int prefetch_start(struct prefetch **out, struct store *s, const struct digest *
     p->store = s;
     p->count = count;
     p->urgent = o->urgent;
+    p->cache = o->cache;
+    p->cache_bytes = o->cache_bytes;
     p->chunks = mem_dup(chunks, count * sizeof(*chunks));
     if (!p->chunks) {
         prefetch_stop(p);

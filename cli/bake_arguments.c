@@ -21,6 +21,7 @@ void bake_arguments_fini(struct bake_arguments *a)
     free(a->names.items);
     free(a->excludes.items);
     free(a->update_names.items);
+    free(a->secrets.items);
     free(a->recipe_path);
     image_arguments_fini(&a->images);
     server_access_fini(&a->server);
@@ -350,10 +351,23 @@ static int check_builder(const struct bake_arguments *a, struct err *e)
     return err_hint(e, "the template server gets the disk from there");
 }
 
+static int take_secret(void *arguments, const char *value, struct err *e)
+{
+    struct bake_arguments *a = arguments;
+    return text_list_add(&a->secrets, value, e);
+}
+
 static int take_recipe_from(void *arguments, const char *value, struct err *e UNUSED)
 {
     struct bake_arguments *a = arguments;
     a->bake.recipe_from = value;
+    return 0;
+}
+
+static int take_keep(void *arguments, const char *value UNUSED, struct err *e UNUSED)
+{
+    struct bake_arguments *a = arguments;
+    a->bake.keep = true;
     return 0;
 }
 
@@ -388,6 +402,8 @@ const struct option_row bake_option_rows[] = {
     {"only-failed", NULL, "of these, what failed in the store's last run", take_only_failed},
     {"changed", NULL, "say nothing of those that are up to date", take_changed},
     {"force", NULL, "bake also what is unchanged, and run all steps", take_force},
+    {"keep", NULL, "keep the machines of tasks that fail, for 'shell --kept' and 'exec'",
+     take_keep},
     {NULL, NULL, "Tags held to digests:", NULL},
     {"lock", "FILE", "bake what FILE says; new images are added to it", take_lock},
     {"update-lock", "[=NAME,...]", "ask registries anew, for all or for these, and rewrite it",
@@ -403,6 +419,9 @@ const struct option_row bake_option_rows[] = {
      "share layers and templates with other bakers through this store\n"
      "(default: $TB2_BAKE_REMOTE; 'tb2-bake remote --help' has the URLs)",
      take_remote},
+    {"secret", "NAME=FROM",
+     "a secret that steps of the recipe name; FROM is env:VARIABLE or file:PATH; once for each",
+     take_secret},
     {"no-step-cache", NULL, "neither take results of steps from the store nor keep them",
      take_no_step_cache},
     {"no-boot-image", NULL, "boot each guest from its kernel instead of a kept boot image",
@@ -521,6 +540,8 @@ static int settle(struct bake_arguments *a, int argc, char **argv, struct err *e
                    ? err_hint(e, "the command comes first: tb2-bake %s ...", argv[optind])
                    : -ERR_INPUT;
     }
+    a->bake.secrets = a->secrets.items;
+    a->bake.secret_count = a->secrets.count;
     a->bake.remote_url = remote_url(a->bake.remote_url);
     int rc = report_files_check(&a->reports, e);
     if (rc == 0)

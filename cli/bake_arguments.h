@@ -18,6 +18,7 @@ struct bake_arguments {
     struct text_list names;
     struct text_list excludes;
     struct text_list update_names;
+    struct text_list secrets;
     struct text_list owned; /* texts that the lists point into */
     const char *recipe;
     char *recipe_path;

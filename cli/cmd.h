@@ -29,8 +29,10 @@ enum {
 
 /* Options of every command, after the command word. */
 struct global_options {
-    char *store_path; /* absolute or relative; never NULL after parsing */
-    char *cache_dir;  /* absolute */
+    char *store_path;            /* absolute or relative; never NULL after parsing */
+    char *cache_dir;             /* absolute */
+    const struct vm_driver *vmm; /* NULL: chosen */
+    const char *cpu_template;    /* NULL: none */
     enum vm_accel accel;
     bool json;
     bool verbose;
@@ -60,6 +62,9 @@ extern const struct command command_golden;
 extern const struct command command_ls;
 extern const struct command command_show;
 extern const struct command command_run;
+extern const struct command command_exec;
+extern const struct command command_shell;
+extern const struct command command_kept;
 extern const struct command command_verify;
 extern const struct command command_disk;
 extern const struct command command_push;
@@ -77,6 +82,7 @@ extern const struct command command_server;
 /* Long options that every command takes; `option_global` handles them. */
 #define GLOBAL_LONG_OPTIONS                                                                        \
     {"store", required_argument, NULL, 's'}, {"cache", required_argument, NULL, 'c'},              \
+        {"vmm", required_argument, NULL, 'm'}, {"cpu-template", required_argument, NULL, 'T'},     \
         {"accel", required_argument, NULL, 'a'}, {"json", no_argument, NULL, 'j'},                 \
         {"registries", required_argument, NULL, 'N'}, {"ca", required_argument, NULL, 'C'},        \
         {"verbose", no_argument, NULL, 'v'},                                                       \

@@ -76,6 +76,8 @@ static int bake(struct bake_arguments *a, struct global_options *g)
     a->bake.images = a->images.options;
     a->bake.cache_dir = g->cache_dir;
     a->bake.accel = g->accel;
+    a->bake.vmm = g->vmm;
+    a->bake.cpu_template = g->cpu_template;
     a->bake.cancel = g->cancel;
     a->bake.drain = g->drain;
     a->bake.events = ui_event;

@@ -240,6 +240,7 @@ static int replay(struct golden_arguments *a, struct global_options *g)
     struct golden_options *o = &a->golden;
     o->cache_dir = g->cache_dir;
     o->accel = g->accel;
+    o->vmm = g->vmm;
     o->tasks = a->tasks.bake.tasks;
     o->remote = remote;
     o->limits = a->tasks.bake.limits;

@@ -311,6 +311,7 @@ static int run_diff(struct arguments *a, struct e2b *server, struct global_optio
     b->bake.images = b->images.options;
     b->bake.cache_dir = g->cache_dir;
     b->bake.accel = g->accel;
+    b->bake.vmm = g->vmm;
     b->bake.cancel = g->cancel;
     if (rc == 0)
         rc = open_store(&s, g, &e);

@@ -1,75 +1,29 @@
 /* SPDX-License-Identifier: MIT */
-/* tb2-bake ls, show, verify, run: templates of the catalog. */
-#include <errno.h>
-#include <getopt.h>
-#include <poll.h>
+/* tb2-bake ls, show, verify: templates of the catalog. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
 #include "cli/cmd.h"
 #include "cli/options.h"
+#include "cli/template_place.h"
 
-enum { STDIN_MAX = 16 << 20 };
-
-/* What show, verify and run are told. */
-struct place {
-    struct global_options *g;
-    const char *remote; /* --remote; NULL: not given */
-    const char *alias;
-    bool cold, no_prefetch;
-};
-
-static int take_remote(void *arguments, const char *value, struct err *e UNUSED)
+int take_template_remote(void *arguments, const char *value, struct err *e UNUSED)
 {
-    struct place *p = arguments;
+    struct template_place *p = arguments;
     p->remote = value;
     return 0;
 }
-
-static int take_cold(void *arguments, const char *value UNUSED, struct err *e UNUSED)
-{
-    struct place *p = arguments;
-    p->cold = true;
-    return 0;
-}
-
-static int take_no_prefetch(void *arguments, const char *value UNUSED, struct err *e UNUSED)
-{
-    struct place *p = arguments;
-    p->no_prefetch = true;
-    return 0;
-}
-
-/* Of the commands that use a template. */
-#define REMOTE_ROW                                                                                 \
-    {                                                                                              \
-        "remote", "URL",                                                                           \
-            "take the template, or chunks of it that are missing, from a remote\n"                 \
-            "store (default: $TB2_BAKE_REMOTE)",                                                   \
-            take_remote                                                                            \
-    }
 
 static const struct option_row verify_rows[] = {
     REMOTE_ROW,
     {NULL, NULL, NULL, NULL},
 };
 
-static const struct option_row run_rows[] = {
-    REMOTE_ROW,
-    {"no-prefetch", NULL, "take chunks from there only when they are read", take_no_prefetch},
-    {"cold", NULL,
-     "boot the template's disk and start what the recipe starts, without\n"
-     "its memory: works with any QEMU and accelerator",
-     take_cold},
-    {NULL, NULL, NULL, NULL},
-};
-
 /* For a command whose one operand is an alias: an exit status, or -1 to go on. */
-static int parse_alias(struct place *p, const struct command *c, int argc, char **argv)
+static int parse_alias(struct template_place *p, const struct command *c, int argc, char **argv)
 {
     int status = options_read(c, p->g, p, argc, argv);
     if (status >= 0)
@@ -79,10 +33,8 @@ static int parse_alias(struct place *p, const struct command *c, int argc, char 
 
 /* ---- A template to be used ---- */
 
-/* Opens the store and, if one is named, the remote store, which gives what the former lacks. Declared
- * in this order by the caller, so that the store is closed last. */
-static int open_template(struct template **out, struct store **s, struct remote **remote,
-                         const struct place *p, struct err *e)
+int open_template(struct template **out, struct store **s, struct remote **remote,
+                  const struct template_place *p, struct err *e)
 {
     int rc = open_remote(remote, s, p->g, p->remote, e);
     if (rc == 0 && !*s)
@@ -256,7 +208,7 @@ static int print_member(void *ctx, const char *key, struct json *value, struct e
 
 static int run_show(struct global_options *g, int argc, char **argv)
 {
-    struct place place = {.g = g};
+    struct template_place place = {.g = g};
     int status = parse_alias(&place, &command_show, argc, argv);
     if (status >= 0)
         return status;
@@ -287,9 +239,18 @@ const struct command command_show = {
 
 /* ---- verify ---- */
 
+struct template_use template_use_of(const struct global_options *g)
+{
+    return (struct template_use){.cache_dir = g->cache_dir,
+                                 .vmm = g->vmm,
+                                 .cpu_template = g->cpu_template,
+                                 .accel = g->accel,
+                                 .cancel = g->cancel};
+}
+
 static int run_verify(struct global_options *g, int argc, char **argv)
 {
-    struct place place = {.g = g};
+    struct template_place place = {.g = g};
     int status = parse_alias(&place, &command_verify, argc, argv);
     if (status >= 0)
         return status;
@@ -298,7 +259,7 @@ static int run_verify(struct global_options *g, int argc, char **argv)
     AUTO_TEMPLATE struct template *t = NULL;
     struct verify_report report;
     AUTO_REMOTE struct remote *remote = NULL;
-    struct template_use use = {.cache_dir = g->cache_dir, .accel = g->accel, .cancel = g->cancel};
+    struct template_use use = template_use_of(g);
     int rc = open_template(&t, &s, &remote, &place, &e);
     if (rc == 0)
         rc = template_verify(t, s, &use, &report, &e);
@@ -331,103 +292,4 @@ const struct command command_verify = {
     .summary = "Read and verify every chunk of a template, restore it and prove it right again.",
     .options = verify_rows,
     .run = run_verify,
-};
-
-/* ---- run ---- */
-
-static int forward_output(void *ctx, int stream, const void *data, size_t len, struct err *e)
-{
-    (void)ctx;
-    FILE *to = stream == 2 ? stderr : stdout;
-    if (fwrite(data, 1, len, to) != len || fflush(to) != 0)
-        return err_sys(e, "writing the command's output");
-    return 0;
-}
-
-/* What is piped into the command: nothing when stdin is a terminal or closed. */
-static int read_stdin(struct buf *out, const struct cancel *c, struct err *e)
-{
-    if (isatty(STDIN_FILENO))
-        return 0;
-    for (;;) {
-        struct pollfd fds[] = {{.fd = STDIN_FILENO, .events = POLLIN},
-                               {.fd = c->fd, .events = POLLIN}};
-        if (poll(fds, ARRAY_LEN(fds), -1) < 0 && errno != EINTR)
-            return err_sys(e, "stdin");
-        int rc = cancel_check(c, e);
-        if (rc < 0)
-            return rc;
-        if (!fds[0].revents)
-            continue;
-        char piece[65536];
-        ssize_t n = read(STDIN_FILENO, piece, sizeof(piece));
-        if (n < 0 && (errno == EINTR || errno == EAGAIN))
-            continue;
-        if (n == 0 || (n < 0 && errno == EBADF))
-            return 0;
-        rc = n < 0 ? err_sys(e, "reading") : buf_add(out, piece, (size_t)n, e);
-        if (rc < 0)
-            return err_in(e, "stdin");
-    }
-}
-
-static int exit_status(const struct agent_result *r)
-{
-    return r->exited ? r->status : 128 + r->status;
-}
-
-static int run_run(struct global_options *g, int argc, char **argv)
-{
-    struct place place = {.g = g};
-    int status = options_read(&command_run, g, &place, argc, argv);
-    if (status >= 0)
-        return status;
-    if (optind >= argc || strcmp(argv[optind - 1], "--") == 0)
-        return usage_error(&command_run, "which template? Its alias is missing");
-    place.alias = argv[optind++];
-    if (optind < argc && strcmp(argv[optind], "--") == 0)
-        optind++;
-    if (optind >= argc)
-        return usage_error(&command_run, "which command? It stands after the alias");
-    struct err e = ERR_INIT;
-    AUTO_STORE struct store *s = NULL;
-    AUTO_TEMPLATE struct template *t = NULL;
-    AUTO_BUF struct buf input;
-    buf_init(&input, STDIN_MAX);
-    struct agent_result result = {0};
-    AUTO_REMOTE struct remote *remote = NULL;
-    struct template_use use = {.cache_dir = g->cache_dir,
-                               .accel = g->accel,
-                               .cancel = g->cancel,
-                               .cold = place.cold,
-                               .no_prefetch = place.no_prefetch};
-    int rc = open_template(&t, &s, &remote, &place, &e);
-    if (rc == 0)
-        rc = read_stdin(&input, g->cancel, &e);
-    if (rc == 0) {
-        struct template_command command = {.argv = (const char *const *)argv + optind,
-                                           .input = input.data,
-                                           .input_len = input.len,
-                                           .output = forward_output};
-        rc = template_run(t, s, &use, &command, &result, &e);
-    }
-    if (rc < 0) {
-        report_error(&e);
-        return e.class == ERR_CANCELLED ? EXIT_INTERRUPTED : EXIT_TOOL_FAILED;
-    }
-    return exit_status(&result);
-}
-
-const struct command command_run = {
-    .name = "run",
-    .arguments = "[options] ALIAS -- COMMAND [ARGUMENT...]",
-    .summary = "Restore a template, run a command in it, throw the copy away.",
-    .options = run_rows,
-    .operands_end_options = true,
-    .notes =
-        "The command's stdin is what is piped in, which is read to its end first; nothing from a\n"
-        "terminal.\n\n"
-        "Exits with the command's status, 128 + n after signal n, 125 when the command could\n"
-        "not be run.",
-    .run = run_run,
 };

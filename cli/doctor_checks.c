@@ -82,8 +82,10 @@ static void probe_kvm(const struct doctor *d, struct doctor_finding *f)
     struct vm_accel_answer answer;
     const struct global_options *g = d->globals;
     int rc = guest_kernel_get(&kernel, g->cache_dir, g->cancel, &e);
+    const struct vm_probe probe = {
+        .driver = &vm_qemu, .kernel = &kernel, .cache_dir = g->cache_dir, .cancel = g->cancel};
     if (rc == 0)
-        rc = vm_accel_probe(&answer, &kernel, g->cache_dir, g->cancel, &e);
+        rc = vm_accel_probe(&answer, &probe, &e);
     guest_kernel_fini(&kernel);
     if (rc < 0)
         found_error(f, DOCTOR_NOTE, &e, "whether KVM works is not known", "");
@@ -127,6 +129,17 @@ static void look_at_ublk(const struct doctor *d UNUSED, struct doctor_finding *f
                     "Linux 6.0 or newer, modprobe ublk_drv, and root");
 }
 
+static void look_at_fuse(const struct doctor *d UNUSED, struct doctor_finding *f)
+{
+    struct err e = ERR_INIT;
+    AUTO_BDEV_FILES struct bdev_files *files = NULL;
+    if (bdev_files_start(&files, &e) == 0)
+        found(f, DOCTOR_GOOD, "restores read the guest's memory when it is touched");
+    else
+        found_error(f, DOCTOR_NOTE, &e, "each restore copies the guest's memory to a file: slower",
+                    "root, or user namespaces and a /dev/fuse for everybody");
+}
+
 static void look_at_qemu(const struct doctor *d UNUSED, struct doctor_finding *f)
 {
     struct err e = ERR_INIT;
@@ -140,10 +153,18 @@ static void look_at_qemu(const struct doctor *d UNUSED, struct doctor_finding *f
 
 static void look_at_firecracker(const struct doctor *d UNUSED, struct doctor_finding *f)
 {
-    if (in_path("firecracker"))
-        found(f, DOCTOR_GOOD, "in PATH, and not used: QEMU runs the guests");
+    struct err e = ERR_INIT;
+    AUTO_FREE char *version = NULL;
+    int rc = vm_version(&vm_firecracker, &version, &e);
+    if (rc == -ERR_NOTFOUND)
+        found(f, DOCTOR_GOOD, "not in PATH, and not needed: QEMU runs the guests");
+    else if (rc < 0)
+        found_error(f, DOCTOR_NOTE, &e, "QEMU runs the guests", "use another version of it");
+    else if (access("/dev/kvm", R_OK | W_OK) < 0)
+        found(f, DOCTOR_GOOD, "%s in PATH, and not used: it needs /dev/kvm", version);
     else
-        found(f, DOCTOR_GOOD, "not here, and not needed: QEMU runs the guests");
+        found(f, DOCTOR_GOOD, "%s in PATH, used where KVM works and no recipe wants network user",
+              version);
 }
 
 static void look_at_guest_kernel(const struct doctor *d, struct doctor_finding *f)
@@ -341,6 +362,7 @@ const struct doctor_check doctor_checks[] = {
     {"qemu", look_at_qemu},
     {"firecracker", look_at_firecracker},
     {"guest kernel", look_at_guest_kernel},
+    {"fuse", look_at_fuse},
     {"ublk", look_at_ublk},
     {"gzip", look_at_inflate},
     {"memory", look_at_memory},

@@ -22,10 +22,11 @@
 #endif
 
 static const struct command *const commands[] = {
-    &command_bake,   &command_plan,    &command_ls,     &command_show,   &command_run,
-    &command_verify, &command_golden,  &command_push,   &command_smoke,  &command_server,
-    &command_remote, &command_image,   &command_disk,   &command_store,  &command_attach,
-    &command_detach, &command_devices, &command_report, &command_doctor,
+    &command_bake,   &command_plan,   &command_ls,     &command_show,   &command_run,
+    &command_exec,   &command_shell,  &command_kept,   &command_verify, &command_golden,
+    &command_push,   &command_smoke,  &command_server, &command_remote, &command_image,
+    &command_disk,   &command_store,  &command_attach, &command_detach, &command_devices,
+    &command_report, &command_doctor,
 };
 
 /* Set before the signal handlers are, never changed after: what they act on. */
@@ -109,6 +110,38 @@ static int parse_accel(struct global_options *g, const struct command *c, const 
     return usage_error(c, "--accel is auto, kvm or tcg, not '%s'", value);
 }
 
+static int parse_vmm(struct global_options *g, const struct command *c, const char *value)
+{
+    const struct vm_driver *const drivers[] = {&vm_qemu, &vm_firecracker};
+    g->vmm = NULL;
+    if (strcmp(value, "auto") == 0)
+        return -1;
+    for (size_t i = 0; i < ARRAY_LEN(drivers); i++) {
+        if (strcmp(value, vm_driver_name(drivers[i])) != 0)
+            continue;
+        g->vmm = drivers[i];
+        return -1;
+    }
+    return usage_error(c, "--vmm is auto, firecracker or qemu, not '%s'", value);
+}
+
+/* The names are Firecracker's (swagger, CpuTemplate). */
+static int parse_cpu_template(struct global_options *g, const struct command *c, const char *value)
+{
+    static const char *const names[] = {"C3", "T2", "T2S", "T2CL", "T2A", "V1N1"};
+    g->cpu_template = NULL;
+    if (strcmp(value, "none") == 0)
+        return -1;
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        if (strcmp(value, names[i]) != 0)
+            continue;
+        g->cpu_template = names[i];
+        return -1;
+    }
+    return usage_error(c, "--cpu-template is none, C3, T2, T2S, T2CL, T2A or V1N1, not '%s'",
+                       value);
+}
+
 static int help(const struct command *c);
 
 int option_global(struct global_options *g, const struct command *c, int option, const char *value)
@@ -128,6 +161,10 @@ int option_global(struct global_options *g, const struct command *c, int option,
     }
     case 'a':
         return parse_accel(g, c, value);
+    case 'm':
+        return parse_vmm(g, c, value);
+    case 'T':
+        return parse_cpu_template(g, c, value);
     case 'j':
         g->json = true;
         return -1;

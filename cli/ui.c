@@ -568,6 +568,8 @@ void ui_failures(const struct bake_report *r)
             continue;
         putchar('\n');
         show_error(stdout, "", &result->err);
+        if (result->console)
+            printf("  console log: %s in the store\n", result->console);
     }
 }
 

@@ -522,6 +522,8 @@ static bool set_options(const struct http *h, struct worker *w, struct transfer 
         SET(CURLOPT_CAINFO, h->ca_file);
     if (pem && pem->len > 0)
         SET(CURLOPT_CAINFO_BLOB, (&(struct curl_blob){pem->data, pem->len, CURL_BLOB_NOCOPY}));
+    if (h->options.unix_socket)
+        SET(CURLOPT_UNIX_SOCKET_PATH, h->options.unix_socket);
     if (http_host_is_loopback(hop->origin.host))
         SET(CURLOPT_PROXY, ""); /* a proxy's loopback is another one */
 #undef SET

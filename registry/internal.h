@@ -55,7 +55,9 @@ struct http_options {
     bool plain_http_anywhere;            /* http:// is fine for every host */
     const char *const *plain_http_hosts; /* else for these, and loopback; NULL-terminated or NULL;
                                             borrowed until http_free */
-    const struct cancel *cancel;         /* may be NULL */
+    const char *unix_socket;     /* spoken to instead of the URL's host; NULL: none; borrowed until
+                                http_free */
+    const struct cancel *cancel; /* may be NULL */
 };
 
 enum { HTTP_MIN_RATE = 1024 };

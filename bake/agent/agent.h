@@ -220,6 +220,8 @@ int transfer_put_data(struct transfer *t, const uint8_t *data, size_t len) MUST_
 int transfer_put_commit(struct transfer *t) MUST_USE;
 int transfer_get_open(struct transfer *t, const char *path, uint64_t *size) MUST_USE;
 long transfer_get_read(struct transfer *t, uint8_t *data, size_t len) MUST_USE;
+/* Clears the files of a directory, removes them and it; nothing there is success. */
+int files_forget(const char *path) MUST_USE;
 int files_make_dirs(const char *path, mode_t mode) MUST_USE;
 /* Whole small file (kernel interfaces), terminated; returns its length or a negative errno. */
 long files_read(const char *path, char *text, size_t capacity) MUST_USE;
@@ -313,8 +315,9 @@ int network_leave(void) MUST_USE;
 int boot_prepare(char text[AGENT_DETAIL_MAX]) MUST_USE;
 /* From the initramfs to the image's root, once; the same. */
 int boot_mount(char text[AGENT_DETAIL_MAX]) MUST_USE;
-/* Waits for the virtio-serial port; descriptor or negative errno. */
-int boot_open_port(void) MUST_USE;
+/* Opens what tb2.link= on the kernel's command line says: the virtio-serial port, which is waited
+ * for, or (vsock) a listener. *what names it in messages. */
+int boot_open_link(struct channel *c, const char **what) MUST_USE;
 
 /* ---- Requests (serve.c) --------------------------------------------------------------------- */
 

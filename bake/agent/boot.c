@@ -18,10 +18,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#include <linux/vm_sockets.h>
 
 enum { DEVICE_WAIT_MS = 30000, DEVICE_POLL_MS = 10 };
 
@@ -62,14 +65,44 @@ static int mount_all(const struct mount_point *points, size_t count, char text[A
     return 0;
 }
 
-static int load_module(const char *name, char text[AGENT_DETAIL_MAX])
+/* The value of `key` ("tb2.root=") on the kernel's command line, or what is there without one. */
+static void boot_argument(const char *key, char value[128])
+{
+    char line[4096];
+    if (files_read("/proc/cmdline", line, sizeof(line)) < 0)
+        return;
+    char *at = strstr(line, key);
+    if (!at)
+        return;
+    at += strlen(key);
+    at[strcspn(at, " \n")] = 0;
+    snprintf(value, 128, "%.120s", at);
+}
+
+/* Whether the host is reached by vsock (tb2.link=vsock) and not by a virtio-serial port. */
+static bool link_is_vsock(void)
+{
+    char link[128] = "port";
+    boot_argument("tb2.link=", link);
+    return strcmp(link, "vsock") == 0;
+}
+
+/* What only a machine without PCI has, whose link is vsock. */
+static bool module_is_for_vsock(const char *name)
+{
+    return strncmp(name, "vsock", 5) == 0 || strncmp(name, "vmw_vsock", 9) == 0 ||
+           strncmp(name, "virtio_mmio", 11) == 0;
+}
+
+static int load_module(const char *name, bool vsock, char text[AGENT_DETAIL_MAX])
 {
     char path[256];
     snprintf(path, sizeof(path), "/modules/%.200s", name);
     int fd = openat(AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return boot_fail(text, errno, "opening module", name);
-    long loaded = syscall(SYS_finit_module, fd, "", 0);
+    bool wanted = vsock || !module_is_for_vsock(name);
+    long loaded = wanted ? syscall(SYS_finit_module, fd, "", 0) : 0;
     int failed = loaded < 0 && errno != EEXIST ? errno : 0;
     close(fd);
     unlinkat(AT_FDCWD, path, 0); /* its pages would stay in every snapshot */
@@ -81,6 +114,7 @@ static int load_module(const char *name, char text[AGENT_DETAIL_MAX])
 static void load_modules(char text[AGENT_DETAIL_MAX])
 {
     char order[16384];
+    bool vsock = link_is_vsock();
     long len = files_read("/modules/order", order, sizeof(order));
     char *at = order;
     while (len > 0 && *at) {
@@ -88,27 +122,11 @@ static void load_modules(char text[AGENT_DETAIL_MAX])
         bool last = at[name_len] == 0;
         at[name_len] = 0;
         if (name_len && strcmp(at, DISK_MODULE) != 0) {
-            int loaded = load_module(at, text);
+            int loaded = load_module(at, vsock, text);
             (void)loaded;
         }
         at += last ? name_len : name_len + 1;
     }
-}
-
-/* The value of tb2.root= on the kernel's command line; /dev/vda without one. */
-static void root_device(char device[128])
-{
-    char line[4096];
-    static const char key[] = "tb2.root=";
-    snprintf(device, 128, "/dev/vda");
-    if (files_read("/proc/cmdline", line, sizeof(line)) < 0)
-        return;
-    char *at = strstr(line, key);
-    if (!at)
-        return;
-    at += sizeof(key) - 1;
-    at[strcspn(at, " \n")] = 0;
-    snprintf(device, 128, "%.120s", at);
 }
 
 static int wait_for(const char *path)
@@ -123,10 +141,10 @@ static int wait_for(const char *path)
 
 static int mount_root(char text[AGENT_DETAIL_MAX])
 {
-    char device[128];
+    char device[128] = "/dev/vda";
     char trouble[AGENT_DETAIL_MAX] = "";
-    root_device(device);
-    if (load_module(DISK_MODULE, trouble) == -ENOENT)
+    boot_argument("tb2.root=", device);
+    if (load_module(DISK_MODULE, false, trouble) == -ENOENT)
         trouble[0] = 0; /* it is part of the kernel */
     if (wait_for(device) < 0) {
         snprintf(text, AGENT_DETAIL_MAX, "no root disk %s after %d s%s%.300s", device,
@@ -258,7 +276,16 @@ static int find_port(char device[300])
     return result;
 }
 
-int boot_open_port(void)
+/* SIGIO whenever the host end of the port opens or closes. */
+static int watch_port(int fd)
+{
+    int flags = fcntl(fd, F_GETFL);
+    if (flags < 0 || fcntl(fd, F_SETOWN, getpid()) < 0 || fcntl(fd, F_SETFL, flags | O_ASYNC) < 0)
+        return -errno;
+    return 0;
+}
+
+static int open_port(void)
 {
     char device[300];
     for (int waited_ms = 0;; waited_ms += DEVICE_POLL_MS) {
@@ -271,4 +298,31 @@ int boot_open_port(void)
             return -ENODEV;
         pause_ms(DEVICE_POLL_MS);
     }
+}
+
+/* The address family is there as soon as its module is, the device that carries it may come later:
+ * a listener waits for both. */
+static int listen_vsock(void)
+{
+    int fd = socket(AF_VSOCK, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -errno;
+    struct sockaddr_vm address = {
+        .svm_family = AF_VSOCK, .svm_cid = VMADDR_CID_ANY, .svm_port = AGENT_VSOCK_PORT};
+    if (bind(fd, (const struct sockaddr *)&address, sizeof(address)) == 0 && listen(fd, 4) == 0)
+        return fd;
+    int failed = errno;
+    close(fd);
+    return -failed;
+}
+
+int boot_open_link(struct channel *c, const char **what)
+{
+    bool vsock = link_is_vsock();
+    *what = vsock ? "socket for the host" : "virtio-serial port named " AGENT_PORT_NAME;
+    int fd = vsock ? listen_vsock() : open_port();
+    if (fd < 0)
+        return fd;
+    channel_init(c, vsock ? CHANNEL_LISTENER : CHANNEL_PORT, fd);
+    return vsock ? 0 : watch_port(fd);
 }

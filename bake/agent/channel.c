@@ -43,6 +43,7 @@ uint8_t *channel_reserve(struct channel *c, size_t len)
         return NULL;
     if (OUT_MAX - c->out_at - c->out_len < len + AGENT_HEADER_LEN) {
         memmove(c->out, c->out + c->out_at, c->out_len);
+        explicit_bzero(c->out + c->out_len, c->out_at);
         c->out_at = 0;
     }
     return c->out + c->out_at + c->out_len + AGENT_HEADER_LEN;
@@ -79,15 +80,18 @@ void channel_send_error(struct channel *c, uint32_t stream, enum agent_stage sta
     channel_send(c, AGENT_ERROR, stream, payload, 8 + len);
 }
 
+/* What went through does not stay: it may be a secret, and would be in every snapshot. */
 void channel_drop(struct channel *c, size_t frame_len)
 {
     c->in_len -= frame_len;
     memmove(c->in, c->in + frame_len, c->in_len);
+    explicit_bzero(c->in + c->in_len, frame_len);
 }
 
 void channel_desync(struct channel *c)
 {
     c->session = false;
+    explicit_bzero(c->out + c->out_at, c->out_len);
     c->out_at = 0;
     c->out_len = 0;
 }
@@ -153,6 +157,7 @@ static void channel_write(struct channel *c)
         ssize_t sent = write(c->link.fd, c->out + c->out_at, c->out_len);
         if (sent <= 0)
             return; /* an end of the connection shows in read */
+        explicit_bzero(c->out + c->out_at, (size_t)sent);
         c->out_at += (size_t)sent;
         c->out_len -= (size_t)sent;
     }

@@ -6,6 +6,7 @@
  */
 #include "bake/agent/agent.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -138,6 +139,44 @@ long transfer_get_read(struct transfer *t, uint8_t *data, size_t len)
     if (got == 0)
         transfer_abort(t);
     return got;
+}
+
+static int clear_file(int dir, const char *name)
+{
+    static const uint8_t zeros[4096];
+    struct stat info;
+    int fd = openat(dir, name, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    int result = fd < 0 || fstat(fd, &info) < 0 ? -errno : 0;
+    for (off_t at = 0; result == 0 && S_ISREG(info.st_mode) && at < info.st_size;) {
+        size_t want =
+            info.st_size - at < (off_t)sizeof(zeros) ? (size_t)(info.st_size - at) : sizeof(zeros);
+        ssize_t written = pwrite(fd, zeros, want, at);
+        if (written <= 0)
+            result = written < 0 ? -errno : -EIO;
+        at += written > 0 ? written : 0;
+    }
+    if (fd >= 0)
+        close(fd);
+    if (result < 0 && result != -ELOOP) /* a link has nothing in it */
+        return result;
+    return unlinkat(dir, name, 0) < 0 ? -errno : 0;
+}
+
+int files_forget(const char *path)
+{
+    DIR *dir = opendir(path);
+    if (!dir)
+        return errno == ENOENT ? 0 : -errno;
+    int result = 0;
+    struct dirent *entry;
+    while (result == 0 && (entry = readdir(dir))) {
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            result = clear_file(dirfd(dir), entry->d_name);
+    }
+    closedir(dir);
+    if (result == 0 && unlinkat(AT_FDCWD, path, AT_REMOVEDIR) < 0)
+        result = -errno;
+    return result;
 }
 
 int files_make_dirs(const char *path, mode_t mode)

@@ -51,15 +51,6 @@ static int guest_init(struct guest *g)
     return 0;
 }
 
-/* SIGIO whenever the host end of the port opens or closes. */
-static int watch_port(int fd)
-{
-    int flags = fcntl(fd, F_GETFL);
-    if (flags < 0 || fcntl(fd, F_SETOWN, getpid()) < 0 || fcntl(fd, F_SETFL, flags | O_ASYNC) < 0)
-        return -errno;
-    return 0;
-}
-
 static int run_machine(struct guest *g)
 {
     g->machine = true;
@@ -70,13 +61,11 @@ static int run_machine(struct guest *g)
     memset(g->boot_id, '0', AGENT_BOOT_ID_LEN); /* until the root is there */
     if (files_write("/proc/self/oom_score_adj", "-1000") < 0)
         guest_log(g, "cannot leave the reach of the out-of-memory killer");
-    int port = boot_open_port();
-    if (port >= 0 && watch_port(port) == 0) {
-        channel_init(&g->channel, CHANNEL_PORT, port);
+    const char *what;
+    int linked = boot_open_link(&g->channel, &what);
+    if (linked == 0)
         return guest_serve(g);
-    }
-    guest_log(g, "no virtio-serial port named %s: %s", AGENT_PORT_NAME,
-              strerror(port < 0 ? -port : errno));
+    guest_log(g, "no %s: %s", what, strerror(-linked));
     reboot(RB_POWER_OFF);
     return 1;
 }

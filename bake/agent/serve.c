@@ -409,6 +409,9 @@ static bool serve_frame(struct guest *g, const struct agent_frame *f)
     case AGENT_COPY_CLOSE:
         serve_copy(g, f);
         return true;
+    case AGENT_FORGET:
+        answer(g, f->stream, files_forget(AGENT_SECRETS_PATH), AGENT_AT_FILE, AGENT_SECRETS_PATH);
+        return true;
     case AGENT_PROBE:
     case AGENT_HTTP_PROBE:
         probe_open(g, f);

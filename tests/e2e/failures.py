@@ -90,7 +90,7 @@ def one_of_each(bakery):
     check(not bakery.machines() and not bakery.leftovers(), "something was left behind")
 
 
-def full_disk(bakery, size, stages, word):
+def full_disk(bakery, size, stages, word, classes):
     """A store on a file system of `size` bytes; the message must hold `word`."""
     if os.getuid() != 0:
         print("no full disk: a mount needs root")
@@ -100,7 +100,7 @@ def full_disk(bakery, size, stages, word):
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=" + size, "tmpfs", where], check=True)
     try:
         run = bakery.bake(tasks=[GOOD], store="full-" + size).expect(1)
-        expect_failure(run.tasks()[GOOD], stages, [word], ["sys", "step"])
+        expect_failure(run.tasks()[GOOD], stages, [word], classes)
     finally:
         subprocess.run(["umount", "--lazy", where], check=True)
 
@@ -138,8 +138,9 @@ def main():
     with Bakery(tasks=5) as bakery:
         one_of_each(bakery)
         a_boot_is_tried_again(bakery)
-        full_disk(bakery, "6m", ["pull", "ingest"], "space")
-        full_disk(bakery, "48m", ["boot", "steps", "ready", "snapshot"], "full")
+        full_disk(bakery, "6m", ["pull", "ingest"], "space", ["sys"])
+        # The guest's memory outgrows it: SIGBUS for the VMM, and no riddle for people.
+        full_disk(bakery, "48m", ["boot", "steps", "ready"], "the disk is full", ["sys"])
 
 
 main()

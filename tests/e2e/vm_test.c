@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The QEMU driver against real guests: boot, run, freeze, save, restore twice, and each way in
- * which a machine ends. argv: cache directory, static guest program. Prints what each part took.
+ * A driver against real guests: boot, run, freeze, save, restore twice, and each way in which a
+ * machine ends. argv: cache directory, static guest program, and "firecracker" (then with KVM) if it
+ * is not QEMU under emulation. Prints what each part took.
  */
 #include <fcntl.h>
 #include <setjmp.h>
@@ -16,7 +17,7 @@
 
 #include <cmocka.h>
 
-#include "bake/internal.h"
+#include "bake/vm_driver.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -24,10 +25,13 @@
 #include "blockdev/blockdev.h"
 #include "memdev.h"
 
-enum { DISK_SIZE = 32 << 20, MEMORY_MB = 2048, BOOT_MS = 120000, RUN_MS = 60000 };
+enum { DISK_SIZE = 32 << 20, BOOT_MS = 120000, RUN_MS = 300000 };
 
 static const char *cache_dir;
 static const char *guest_program;
+static const struct vm_driver *driver = &vm_qemu;
+static enum vm_accel accel = VM_ACCEL_TCG;
+static uint64_t memory_mb = 2048;
 
 struct fixture {
     char dir[64]; /* holds run/, other/, state, memory, root/, disk */
@@ -97,10 +101,12 @@ static void make_disk(struct fixture *f)
     read_into(image, f->disk, DISK_SIZE);
 }
 
-/* One machine on a disk of its own. */
+/* One machine on a disk of its own: a device that is served, or (Firecracker) a file. */
 struct guest {
     struct bdev *disk;
     struct nbd_server *nbd;
+    char *disk_path;
+    struct bdev *pages; /* memory, if it is served page by page */
     struct vm *vm;
     struct agent *agent;
     char *run_dir;
@@ -114,29 +120,73 @@ static void guest_stop(struct guest *g)
     vm_free(g->vm);
     nbd_server_stop(g->nbd);
     bdev_close(g->disk);
+    bdev_close(g->pages);
+    free(g->disk_path);
     free(g->run_dir);
     free(g->memory);
     *g = (struct guest){0};
 }
 
-static void guest_start(struct fixture *f, struct guest *g, const char *state)
+static void write_file(const char *path, const void *data, size_t len)
+{
+    struct err e = ERR_INIT;
+    AUTO_FD int fd = -1;
+    ASSERT_OK(file_open(&fd, AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, 0600, &e), e);
+    ASSERT_OK(file_write_full(fd, data, len, &e), e);
+}
+
+static void start_disk(const struct fixture *f, struct guest *g, struct vm_options *o)
+{
+    struct err e = ERR_INIT;
+    if (!driver->can.nbd_disk) {
+        g->disk_path = mem_printf("%s/image", g->run_dir);
+        write_file(g->disk_path, f->disk, DISK_SIZE);
+        o->disk_path = g->disk_path;
+        return;
+    }
+    g->disk = memdev_new(DISK_SIZE, true);
+    memcpy(memdev_bytes(g->disk), f->disk, DISK_SIZE);
+    AUTO_FREE char *socket = mem_printf("%s/nbd.sock", g->run_dir);
+    ASSERT_OK(nbd_server_start(&g->nbd, g->disk, socket, &e), e);
+    o->nbd_socket = "nbd.sock";
+}
+
+/* What the disk holds now becomes what the next machines begin with. */
+static void keep_disk(struct fixture *f, struct guest *g)
+{
+    if (g->disk_path)
+        read_into(g->disk_path, f->disk, DISK_SIZE);
+    else
+        memcpy(f->disk, memdev_bytes(g->disk), DISK_SIZE);
+}
+
+static struct vm_options make_options(const struct fixture *f, const struct guest *g)
+{
+    return (struct vm_options){.driver = driver,
+                               .kernel = &f->kernel,
+                               .run_dir = g->run_dir,
+                               .memory_path = g->memory,
+                               .cpus = 1,
+                               .memory_mb = memory_mb,
+                               .accel = accel};
+}
+
+/* Boots, or restores `state`; with `served` the memory is given page by page. */
+static void guest_start_with(struct fixture *f, struct guest *g, const char *state, bool served)
 {
     struct err e = ERR_INIT;
     *g = (struct guest){0};
     g->run_dir = in(f, state ? "other" : "run");
     g->memory = in(f, "memory");
     ASSERT_OK(file_make_dirs(AT_FDCWD, g->run_dir, &e), e);
-    g->disk = memdev_new(DISK_SIZE, true);
-    memcpy(memdev_bytes(g->disk), f->disk, DISK_SIZE);
-    AUTO_FREE char *socket = mem_printf("%s/nbd.sock", g->run_dir);
-    ASSERT_OK(nbd_server_start(&g->nbd, g->disk, socket, &e), e);
-    struct vm_options o = {.kernel = &f->kernel,
-                           .run_dir = g->run_dir,
-                           .nbd_socket = socket,
-                           .memory_path = g->memory,
-                           .cpus = 1,
-                           .memory_mb = MEMORY_MB,
-                           .accel = VM_ACCEL_TCG};
+    struct vm_options o = make_options(f, g);
+    o.track_pages = driver->can.memory_diff;
+    start_disk(f, g, &o);
+    if (served) {
+        g->pages = memdev_new(memory_mb << 20, false);
+        read_into(g->memory, memdev_bytes(g->pages), memory_mb << 20);
+        o.memory = g->pages;
+    }
     int64_t start = clock_ms();
     if (state)
         ASSERT_OK(vm_restore(&g->vm, &o, state, &e), e);
@@ -147,6 +197,11 @@ static void guest_start(struct fixture *f, struct guest *g, const char *state)
         ASSERT_OK(agent_mount(g->agent, &e), e);
     g->took_ms = clock_ms() - start;
     ASSERT_OK(vm_check(g->vm, &e), e);
+}
+
+static void guest_start(struct fixture *f, struct guest *g, const char *state)
+{
+    guest_start_with(f, g, state, false);
 }
 
 static int collect(void *ctx, int stream, const void *data, size_t len, struct err *e)
@@ -192,14 +247,14 @@ static void test_boot_and_save(void **state)
     ASSERT_OK(agent_sync(g.agent, true, &e), e);
     ASSERT_OK(agent_freeze(g.agent, &e), e);
     agent_free(MOVE(g.agent));
-    uint64_t flushes = bdev_stats(g.disk).flushes;
+    uint64_t flushes = g.disk ? bdev_stats(g.disk).flushes : 0;
     AUTO_FREE char *path = state_path(f);
     int64_t start = clock_ms();
     ASSERT_OK(vm_snapshot(g.vm, path, &e), e);
     int64_t took = clock_ms() - start;
-    assert_true(bdev_stats(g.disk).flushes > flushes);
+    assert_true(!g.disk || bdev_stats(g.disk).flushes > flushes);
     ASSERT_OK(vm_check(g.vm, &e), e); /* stopped by us: no fault */
-    memcpy(f->disk, memdev_bytes(g.disk), DISK_SIZE);
+    keep_disk(f, &g);
     guest_stop(&g);
     AUTO_FREE char *memory = in(f, "memory");
     digest_file(memory, &f->memory);
@@ -221,7 +276,8 @@ static void test_restore_twice(void **state)
     AUTO_FREE char *memory = in(f, "memory");
     for (int i = 0; i < 2; i++) {
         struct guest g;
-        guest_start(f, &g, path);
+        bool served = i == 1 && driver->can.memory_pages;
+        guest_start_with(f, &g, path, served);
         int64_t before_ns = 0;
         int64_t now_ns = 0;
         ASSERT_OK(agent_set_clock(g.agent, &before_ns, &e), e);
@@ -243,6 +299,12 @@ static void test_restore_twice(void **state)
         ASSERT_OK(agent_put(g.agent, "/etc/other", 0644, "x", 1, &e), e);
         ASSERT_OK(agent_sync(g.agent, true, &e), e);
         print_message("restore to agent %lld ms\n", (long long)g.took_ms);
+        if (served) {
+            uint64_t read_mb = bdev_stats(g.pages).bytes_read >> 20;
+            print_message("read %llu of %llu MiB of memory, page by page\n",
+                          (unsigned long long)read_mb, (unsigned long long)memory_mb);
+            assert_in_range(read_mb, 1, memory_mb / 2);
+        }
         assert_true(2 * g.took_ms < f->boot_ms);
         guest_stop(&g);
         struct digest after;
@@ -304,7 +366,8 @@ static void test_endings(void **state)
     struct fixture *f = *state;
     check_end(f, end_power_off, "the guest powered off");
     check_end(f, end_panic, "the guest's kernel panicked: Kernel panic - not syncing: sysrq");
-    check_end(f, end_killed, "QEMU was killed by signal 9");
+    AUTO_FREE char *killed = mem_printf("%s was killed by signal 9", driver->title);
+    check_end(f, end_killed, killed);
 }
 
 /* A guest that prints without end fills neither the disk of the host nor the console's memory. */
@@ -332,36 +395,90 @@ static void test_refuses(void **state)
 {
     struct fixture *f = *state;
     struct err e = ERR_INIT;
-    AUTO_FREE char *run_dir = in(f, "other");
-    AUTO_FREE char *memory = in(f, "memory");
+    struct guest g = {.run_dir = in(f, "other"), .memory = in(f, "memory")};
     AUTO_FREE char *bad = in(f, "bad");
-    AUTO_FD int fd = -1;
-    struct bdev *disk = memdev_new(DISK_SIZE, true);
-    AUTO_FREE char *socket = mem_printf("%s/nbd.sock", run_dir);
-    struct nbd_server *nbd = NULL;
-    ASSERT_OK(nbd_server_start(&nbd, disk, socket, &e), e);
-    struct vm_options o = {.kernel = &f->kernel,
-                           .run_dir = run_dir,
-                           .nbd_socket = "nbd.sock",
-                           .memory_path = memory,
-                           .cpus = 1,
-                           .memory_mb = MEMORY_MB,
-                           .accel = VM_ACCEL_TCG};
-    ASSERT_OK(file_open(&fd, AT_FDCWD, bad, O_WRONLY | O_CREAT, 0600, &e), e);
-    ASSERT_OK(file_write_full(fd, "no machine state", 16, &e), e);
+    struct vm_options o = make_options(f, &g);
+    start_disk(f, &g, &o);
+    write_file(bad, "no machine state", 16);
     struct vm *v = NULL;
-    assert_int_equal(vm_restore(&v, &o, bad, &e), -ERR_STEP);
+    assert_true(vm_restore(&v, &o, bad, &e) < 0);
     assert_non_null(strstr(e.text, "loading the machine state"));
-    assert_non_null(strstr(e.text, "Not a migration stream"));
+    if (driver == &vm_qemu) {
+        assert_int_equal(e.class, ERR_STEP);
+        assert_non_null(strstr(e.text, "Not a migration stream"));
+    }
     o.memory_mb *= 2;
     assert_int_equal(vm_restore(&v, &o, bad, &e), -ERR_CORRUPT);
     o.memory_mb /= 2;
     o.nbd_socket = "gone.sock";
-    assert_true(vm_restore(&v, &o, bad, &e) < 0);
-    assert_non_null(strstr(e.text, "gone.sock"));
+    o.disk_path = "/gone.sock";
+    AUTO_FREE char *good = state_path(f);
+    assert_true(vm_restore(&v, &o, driver->can.nbd_disk ? bad : good, &e) < 0);
+    if (driver->can.nbd_disk)
+        assert_non_null(strstr(e.text, "gone.sock"));
     assert_null(v);
-    nbd_server_stop(nbd);
-    bdev_close(disk);
+    guest_stop(&g);
+}
+
+/* Lays the pages of a differential snapshot over the whole one. */
+static void merge_diff(const char *memory, const char *diff)
+{
+    struct err e = ERR_INIT;
+    AUTO_FD int to = -1;
+    AUTO_FD int from = -1;
+    static uint8_t page[4096];
+    ASSERT_OK(file_open(&to, AT_FDCWD, memory, O_RDWR, 0, &e), e);
+    ASSERT_OK(file_open(&from, AT_FDCWD, diff, O_RDONLY, 0, &e), e);
+    off_t pages = 0;
+    off_t at = lseek(from, 0, SEEK_DATA);
+    while (at >= 0) {
+        off_t end = lseek(from, at, SEEK_HOLE);
+        for (; at < end; at += (off_t)sizeof(page), pages++) {
+            ASSERT_OK(file_pread_full(from, page, sizeof(page), (uint64_t)at, &e), e);
+            ASSERT_OK(file_pwrite_full(to, page, sizeof(page), (uint64_t)at, &e), e);
+        }
+        at = lseek(from, end, SEEK_DATA);
+    }
+    print_message("differential snapshot: %lld KiB\n", (long long)pages * 4);
+    assert_in_range(pages, 1, (memory_mb << 20) / sizeof(page) - 1);
+}
+
+/* A guest that was restored, changed, and saved by what changed alone is what it was. */
+static void test_differential(void **state)
+{
+    struct fixture *f = *state;
+    struct err e = ERR_INIT;
+    AUTO_FREE char *path = state_path(f);
+    AUTO_FREE char *later = in(f, "later");
+    AUTO_FREE char *diff = in(f, "diff");
+    struct guest g;
+    guest_start(f, &g, path);
+    if (!driver->can.memory_diff) {
+        assert_int_equal(vm_snapshot_diff(g.vm, later, diff, &e), -ERR_UNSUPPORTED);
+        guest_stop(&g);
+        return;
+    }
+    ASSERT_OK(agent_thaw(g.agent, &e), e);
+    ASSERT_OK(agent_put(g.agent, AGENT_SCRATCH_DIR "/mark", 0644, "in memory", 9, &e), e);
+    ASSERT_OK(agent_sync(g.agent, true, &e), e);
+    ASSERT_OK(agent_freeze(g.agent, &e), e);
+    agent_free(MOVE(g.agent));
+    ASSERT_OK(vm_snapshot_diff(g.vm, later, diff, &e), e);
+    assert_true(vm_snapshot_diff(g.vm, later, "/no/such/directory/diff", &e) < 0);
+    assert_int_equal(vm_snapshot_diff(g.vm, later, diff, &e), -ERR_UNSUPPORTED);
+    assert_non_null(strstr(e.text, "an earlier differential snapshot failed"));
+    keep_disk(f, &g);
+    guest_stop(&g);
+    AUTO_FREE char *memory = in(f, "memory");
+    merge_diff(memory, diff);
+    guest_start_with(f, &g, later, true);
+    ASSERT_OK(agent_thaw(g.agent, &e), e);
+    AUTO_BUF struct buf mark;
+    buf_init(&mark, LIMIT_TOKEN);
+    ASSERT_OK(agent_get(g.agent, AGENT_SCRATCH_DIR "/mark", &mark, &e), e);
+    assert_string_equal(buf_text(&mark), "in memory");
+    check_program(&g);
+    guest_stop(&g);
 }
 
 static int setup(void **state)
@@ -396,19 +513,24 @@ static int teardown(void **state)
 
 int main(int argc, char **argv)
 {
-    if (argc != 3)
+    if (argc != 3 && (argc != 4 || strcmp(argv[3], "firecracker") != 0))
         return 2;
+    if (argc == 4) {
+        driver = &vm_firecracker;
+        accel = VM_ACCEL_KVM;
+        memory_mb = 256;
+    }
     cache_dir = argv[1];
     guest_program = argv[2];
     struct err e = ERR_INIT;
     AUTO_FREE char *version = NULL;
-    if (vm_version(&vm_qemu, &version, &e) < 0) {
+    if (vm_version(driver, &version, &e) < 0) {
         print_message("skipped: %s\n", e.text);
         return 77;
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_boot_and_save), cmocka_unit_test(test_restore_twice),
-        cmocka_unit_test(test_endings), cmocka_unit_test(test_console_is_bounded),
-        cmocka_unit_test(test_refuses)};
+        cmocka_unit_test(test_endings),       cmocka_unit_test(test_console_is_bounded),
+        cmocka_unit_test(test_refuses),       cmocka_unit_test(test_differential)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -214,7 +214,7 @@ def main() -> int:
     parser.add_argument("--kernel-log", action="store_true")
     parser.add_argument("shell", help="shell command")
     options = parser.parse_args()
-    kernel = fetch_kernel(options.cache)
+    kernel = fetch_kernel(options.cache.resolve())
     with tempfile.TemporaryDirectory(prefix="tb2-testbed-") as work:
         root = make_root(Path(work), kernel, options)
         return run_machine(Path(work), kernel, root, options)

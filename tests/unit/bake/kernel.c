@@ -105,9 +105,14 @@ static void put_package(struct fixture *f)
     put_module(f, "net/net_failover.ko", "failover", true);
     put_module(f, "net/failover.ko", "", false);
     put_module(f, "rng/virtio-rng.ko", "rng-core,failover", true);
+    put_module(f, "virtio/virtio_mmio.ko", "", true);
+    put_module(f, "vsock/vsock.ko", "", true);
+    put_module(f, "vsock/vmw_vsock_virtio_transport.ko", "vsock", true);
     put_text(f, MODULES "/modules.order",
              "kernel/block/not_virtio_blk.ko\nkernel/block/virtio_blk.ko\nkernel/net/failover.ko\n"
-             "kernel/net/net_failover.ko\nkernel/net/virtio_net.ko\nkernel/rng/virtio-rng.ko\n");
+             "kernel/net/net_failover.ko\nkernel/net/virtio_net.ko\nkernel/rng/virtio-rng.ko\n"
+             "kernel/virtio/virtio_mmio.ko\nkernel/vsock/vsock.ko\n"
+             "kernel/vsock/vmw_vsock_virtio_transport.ko\n");
     put_text(f, MODULES "/modules.builtin", "kernel/char/rng-core.ko\n");
 }
 
@@ -131,7 +136,8 @@ static void test_import(void **state)
                 "\x7f"
                 "ELF kernel");
     expect_text(f, "out/modules/order",
-                "virtio_blk.ko\nfailover.ko\nnet_failover.ko\nvirtio_net.ko\nvirtio-rng.ko\n");
+                "virtio_blk.ko\nfailover.ko\nnet_failover.ko\nvirtio_net.ko\nvirtio-rng.ko\n"
+                "virtio_mmio.ko\nvsock.ko\nvmw_vsock_virtio_transport.ko\n");
     assert_true(file_exists(f->dir, "out/modules/virtio-rng.ko"));
     assert_false(file_exists(f->dir, "out/payload"));
     assert_false(file_exists(f->dir, "out/unpacked"));
@@ -296,6 +302,7 @@ static void test_fetch(void **state)
     if (get_with_programs(f, &k, &e) < 0)
         fail_msg("%s", e.text);
     assert_string_equal(k.release, RELEASE);
+    assert_true(k.vsock);
     assert_false(file_exists(f->dir, "kernel/.fetch"));
     guest_kernel_fini(&k);
     get(f, &k); /* from now on nobody is asked */

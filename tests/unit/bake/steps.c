@@ -186,9 +186,12 @@ static void http_ready(void **state)
         AUTO_FREE char *script = mem_printf(server, rows[i].server);
         put_file(f, "server.py", script, 0644, path);
         open_world(&w, f,
-                   "steps:\n  - run: rm -f port; python3 server.py > /dev/null 2>&1 & while ! test "
-                   "-f port; do sleep 0.01; done; cat port\n");
+                   "steps:\n  - run: rm -f port\nstart: cd DIR && exec python3 server.py\n"
+                   "ready: test -f port\n");
+        uint64_t process = 0; /* the agent's end is its end */
         must(guest_run_steps(&w.guest, &w.run, &e), &e);
+        must(guest_start(&w.guest, w.recipe, &w.context, &process, &e), &e);
+        must(guest_wait_ready(&w.guest, &w.recipe->ready, &w.context, process, &e), &e);
         close_world(&w);
         struct buf port;
         buf_init(&port, 16);

@@ -416,9 +416,39 @@ static void memory_short(void **state)
     disk_drop(&k);
 }
 
+/* What will be read is loaded before it is, up to a limit. */
+static void chunks_are_loaded_ahead(void **state)
+{
+    struct fixture *f = *state;
+    struct err e = ERR_INIT;
+    struct disk k;
+    disk_make(&k, f->store);
+    const struct {
+        uint64_t limit;
+        uint64_t loads;
+    } rows[] = {{UINT64_MAX, CHUNKS}, {1, 1}, {0, 0}};
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        AUTO_CHUNK_CACHE struct chunk_cache *c = NULL;
+        AUTO_BDEV struct bdev *d = NULL;
+        struct prefetch *p = NULL;
+        assert_ok(chunk_cache_new(&c, f->store, 64 << 20, &e));
+        const struct prefetch_options options = {
+            .workers = 1, .urgent = CHUNKS, .cache = c, .cache_bytes = rows[i].limit};
+        assert_ok(prefetch_start(&p, f->store, k.chunks, CHUNKS, &options, &e));
+        assert_int_equal(prefetch_wait(p).failed, 0);
+        prefetch_stop(p);
+        assert_int_equal(chunk_cache_stats(c).loads, rows[i].loads);
+        assert_ok(bdev_open_map(&d, k.map, c, &e));
+        compare(d, &k, DISK_SIZE, 0);
+        assert_int_equal(chunk_cache_stats(c).loads, CHUNKS);
+    }
+    disk_drop(&k);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(chunks_are_loaded_ahead, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(what_is_in_memory_is_lent, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(reads_equal_the_map, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(knows_its_gaps, fixture_setup, fixture_teardown),
