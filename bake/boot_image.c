@@ -34,8 +34,8 @@ static void boot_path(char path[BOOT_PATH_MAX], const struct digest *key)
 
 /* ---- The key ---- */
 
-static int boot_key(struct digest *out, const struct machine_room *r,
-                    const struct guest_options *o, struct err *e)
+static int boot_key(struct digest *out, const struct machine_room *r, const struct guest_options *o,
+                    struct err *e)
 {
     struct digest machine;
     struct vm_options options = {.driver = r->driver,
@@ -72,9 +72,9 @@ static int encode(const struct boot_image *b, char **text, struct err *e)
 {
     AUTO_JSON struct json *j = json_new_object();
     json_set(j, "key", json_digest(&b->key));
-    json_set(j, "memory", json_digest(&b->memory));
-    json_set(j, "state", json_digest(&b->state));
-    json_set(j, "state_size", json_new_integer((int64_t)b->state_size));
+    json_set(j, "memory", json_digest(&b->saved.memory));
+    json_set(j, "state", json_digest(&b->saved.state));
+    json_set(j, "state_size", json_new_integer((int64_t)b->saved.state_size));
     int rc = catalog_seal(j, e);
     return rc < 0 ? rc : json_print(j, 0, text, e);
 }
@@ -95,11 +95,11 @@ int boot_image_peek(struct boot_image *out, struct store *s, const struct digest
     if (rc == 0)
         rc = json_get_digest(j, "key", &b.key, e);
     if (rc == 0)
-        rc = json_get_digest(j, "memory", &b.memory, e);
+        rc = json_get_digest(j, "memory", &b.saved.memory, e);
     if (rc == 0)
-        rc = json_get_digest(j, "state", &b.state, e);
+        rc = json_get_digest(j, "state", &b.saved.state, e);
     if (rc == 0)
-        rc = json_get_u64(j, "state_size", &b.state_size, e);
+        rc = json_get_u64(j, "state_size", &b.saved.state_size, e);
     if (rc == 0)
         rc = encode(&b, &canonical, e);
     if (rc < 0)
@@ -136,9 +136,9 @@ static int find(struct boot_image *out, bool *found, struct store *s, const stru
         return 0;
     int rc = boot_image_peek(out, s, key, &why);
     if (rc == 0)
-        rc = check_whole(s, &out->memory, &why);
+        rc = check_whole(s, &out->saved.memory, &why);
     if (rc == 0)
-        rc = check_whole(s, &out->state, &why);
+        rc = check_whole(s, &out->saved.state, &why);
     if (rc == -ERR_NOMEM)
         return err_nomem(e, "boot image");
     if (rc < 0)
@@ -176,16 +176,16 @@ static int save(struct boot_image *out, struct guest *g, struct err *e)
     vm_free(MOVE(g->vm));
     rc = guest_take_file(g, g->memory_path, &memory, &memory_size, e);
     if (rc == 0)
-        rc = guest_take_file(g, state_path, &state, &out->state_size, e);
+        rc = guest_take_file(g, state_path, &state, &out->saved.state_size, e);
     if (rc == 0)
-        rc = store_put_map(s, memory, &out->memory, e);
+        rc = store_put_map(s, memory, &out->saved.memory, e);
     if (rc == 0)
-        rc = store_put_map(s, state, &out->state, e);
+        rc = store_put_map(s, state, &out->saved.state, e);
     return rc;
 }
 
-static int make(struct boot_image *out, const struct machine_room *r,
-                const struct guest_options *o, struct err *e)
+static int make(struct boot_image *out, const struct machine_room *r, const struct guest_options *o,
+                struct err *e)
 {
     AUTO_BLOCK_MAP struct block_map *disk = NULL;
     AUTO_GUEST struct guest *g = NULL;
@@ -208,7 +208,8 @@ static int make(struct boot_image *out, const struct machine_room *r,
 
 static bool is_same(const struct boot_image *a, const struct boot_image *b)
 {
-    return digest_equal(&a->memory, &b->memory) && digest_equal(&a->state, &b->state);
+    return digest_equal(&a->saved.memory, &b->saved.memory) &&
+           digest_equal(&a->saved.state, &b->saved.state);
 }
 
 static int find_or_make(struct boot_image *out, const struct machine_room *r,
@@ -238,7 +239,7 @@ int boot_image_get(struct boot_image *out, const struct machine_room *r,
     if (rc < 0)
         return rc;
     AUTO_FREE char *name = mem_printf("%s %s", digest_hex(&out->key, hex),
-                                      bad ? digest_hex(&bad->memory, bad_hex) : "");
+                                      bad ? digest_hex(&bad->saved.memory, bad_hex) : "");
     if (!name)
         return err_nomem(e, "boot image");
     rc = once_begin(r->boots, name, &mine, NULL, e);

@@ -13,8 +13,7 @@ static const char *const names[DU_KIND_COUNT] = {
     [DU_STEPS] = "steps",       [DU_LAYERS] = "layers",       [DU_DISKS] = "disks",
     [DU_MEMORY] = "memory",     [DU_LOOSE] = "unreferenced",  [DU_INDEXES] = "indexes",
     [DU_MAPS] = "maps",         [DU_DOCUMENTS] = "documents", [DU_BLOBS] = "blobs",
-    [DU_JOURNALS] = "journals", [DU_DEVICES] = "devices",
-    [DU_BOOTS] = "boot images",
+    [DU_JOURNALS] = "journals", [DU_DEVICES] = "devices",     [DU_BOOTS] = "boot images",
 };
 
 const char *du_kind_name(enum du_kind kind)
@@ -43,8 +42,8 @@ static int claim_boots(const struct census *c, struct store *s, struct err *e)
         struct boot_image b;
         err_clear(e);
         if (boot_image_peek(&b, s, &l->files[i].digest, e) == 0) {
-            claim(c, UPKEEP_MAP, &b.memory, DU_BOOTS);
-            claim(c, UPKEEP_MAP, &b.state, DU_BOOTS);
+            claim(c, UPKEEP_MAP, &b.saved.memory, DU_BOOTS);
+            claim(c, UPKEEP_MAP, &b.saved.state, DU_BOOTS);
         } else if (give_up(e)) {
             return -ERR_NOMEM;
         }
@@ -138,10 +137,9 @@ static enum du_kind kind_of(enum upkeep_kind kind, const struct census_file *f)
         [UPKEEP_RECORD] = DU_DOCUMENTS, [UPKEEP_KEY] = DU_DOCUMENTS,
         [UPKEEP_ALIAS] = DU_DOCUMENTS,  [UPKEEP_BLOB] = DU_BLOBS,
         [UPKEEP_PUSHED] = DU_DOCUMENTS, [UPKEEP_PARTIAL] = DU_BLOBS,
-        [UPKEEP_STEP] = DU_DOCUMENTS,
-        [UPKEEP_JOURNAL] = DU_JOURNALS, [UPKEEP_TAG] = DU_DOCUMENTS,
-        [UPKEEP_CONSOLE] = DU_JOURNALS, [UPKEEP_KEPT] = DU_DOCUMENTS,
-        [UPKEEP_BOOT] = DU_DOCUMENTS,
+        [UPKEEP_STEP] = DU_DOCUMENTS,   [UPKEEP_JOURNAL] = DU_JOURNALS,
+        [UPKEEP_TAG] = DU_DOCUMENTS,    [UPKEEP_CONSOLE] = DU_JOURNALS,
+        [UPKEEP_KEPT] = DU_DOCUMENTS,   [UPKEEP_BOOT] = DU_DOCUMENTS,
     };
     if (kind != UPKEEP_CHUNK)
         return kinds[kind];

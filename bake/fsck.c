@@ -365,8 +365,8 @@ static int check_boot(struct fsck *k, struct census_file *f, struct err *e)
         return rc;
     if (boot_image_peek(&b, k->store, &f->digest, e) < 0)
         return note(k, UPKEEP_BOOT, f, e);
-    rc = add_use(k, &b.memory, k->owner_count - 1, e);
-    return rc < 0 ? rc : add_use(k, &b.state, k->owner_count - 1, e);
+    rc = add_use(k, &b.saved.memory, k->owner_count - 1, e);
+    return rc < 0 ? rc : add_use(k, &b.saved.state, k->owner_count - 1, e);
 }
 
 static int check_pushed(struct fsck *k, struct census_file *f, struct err *e)

@@ -235,9 +235,9 @@ static int drop_damaged_boots(struct fsck *k, struct err *e)
         struct err why = ERR_INIT;
         int rc = boot_image_peek(&b, k->store, &l->files[i].digest, &why);
         if (rc == 0)
-            rc = check_chunks(k, &b.memory, &why);
+            rc = check_chunks(k, &b.saved.memory, &why);
         if (rc == 0)
-            rc = check_chunks(k, &b.state, &why);
+            rc = check_chunks(k, &b.saved.state, &why);
         if (rc == -ERR_NOMEM)
             return err_nomem(e, "boot image");
         if (rc < 0)

@@ -198,8 +198,8 @@ static int follow_boot(struct gc *g, struct census_file *f, struct err *e)
     int rc = boot_image_peek(&b, g->store, &f->digest, e);
     if (rc < 0)
         return cannot_follow(g, f, e);
-    keep(g, UPKEEP_MAP, &b.memory, KEEP);
-    keep(g, UPKEEP_MAP, &b.state, KEEP);
+    keep(g, UPKEEP_MAP, &b.saved.memory, KEEP);
+    keep(g, UPKEEP_MAP, &b.saved.state, KEEP);
     f->flags |= FOLLOWED;
     return 0;
 }
@@ -523,7 +523,8 @@ static int mark_tags(struct gc *g, struct err *e)
 
 static int sync_directories(struct gc *g, struct err *e)
 {
-    static const char *const directories[] = {"keys", "templates", "steps", "boots", "layers", "disks"};
+    static const char *const directories[] = {"keys",  "templates", "steps",
+                                              "boots", "layers",    "disks"};
     for (size_t i = 0; i < ARRAY_LEN(directories); i++) {
         AUTO_FD int fd = -1;
         int rc = file_open(&fd, store_dir(g->store), directories[i], O_RDONLY | O_DIRECTORY, 0, e);
@@ -538,10 +539,9 @@ static int sync_directories(struct gc *g, struct err *e)
 
 static int sweep_names(struct gc *g, struct err *e)
 {
-    static const enum upkeep_kind order[] = {UPKEEP_KEY,   UPKEEP_RECORD, UPKEEP_STEP,
-                                             UPKEEP_BOOT,  UPKEEP_LAYER,  UPKEEP_MAP,
-                                             UPKEEP_PUSHED, UPKEEP_TAG,   UPKEEP_BLOB,
-                                             UPKEEP_PARTIAL};
+    static const enum upkeep_kind order[] = {
+        UPKEEP_KEY, UPKEEP_RECORD, UPKEEP_STEP, UPKEEP_BOOT, UPKEEP_LAYER,
+        UPKEEP_MAP, UPKEEP_PUSHED, UPKEEP_TAG,  UPKEEP_BLOB, UPKEEP_PARTIAL};
     int rc = mark_keys(g, e);
     if (rc == 0)
         rc = mark_tags(g, e);

@@ -120,8 +120,9 @@ struct vm_options guest_vm_options(const struct guest *g, const struct guest_opt
     };
 }
 
-int guest_export(const struct guest *g, const struct digest *map, const char *path, uint64_t size,
-                 struct err *e)
+/* Writes a map's bytes to a file of the guest's directory. */
+static int export_file(const struct guest *g, const struct digest *map, const char *path,
+                       uint64_t size, struct err *e)
 {
     AUTO_BLOCK_MAP struct block_map *m = NULL;
     AUTO_FD int fd = -1;
@@ -147,10 +148,11 @@ bool guest_memory_is_copied(const struct machine_room *r)
 }
 
 /* Where the VMM finds the memory: served as it is read, else copied to a file. */
-static int open_memory(struct guest *g, const struct template *t, struct vm_options *options,
+static int open_memory(struct guest *g, const struct digest *map, struct vm_options *options,
                        struct err *e)
 {
-    int rc = memory_open(&g->memory, g->room->memory, &t->memory, t->memory_mb << 20, e);
+    uint64_t size = options->memory_mb << 20;
+    int rc = memory_open(&g->memory, g->room->memory, map, size, e);
     if (rc < 0)
         return rc;
     options->memory = memory_device(g->memory);
@@ -167,20 +169,20 @@ static int open_memory(struct guest *g, const struct template *t, struct vm_opti
         options->memory_path = served;
         return rc;
     }
-    return guest_export(g, &t->memory, g->memory_path, t->memory_mb << 20, e);
+    return export_file(g, map, g->memory_path, size, e);
 }
 
-static int load_guest(struct guest *g, const struct guest_options *o, const struct template *t,
-                      struct err *e)
+int guest_load(struct guest *g, const struct guest_options *o, const struct guest_saved *s,
+               struct err *e)
 {
     AUTO_FREE char *state_path = mem_printf("%s/state", g->dir);
     if (!state_path)
         return err_nomem(e, "guest");
     struct vm_options options = guest_vm_options(g, o);
-    int rc = open_memory(g, t, &options, e);
+    int rc = open_memory(g, &s->memory, &options, e);
     if (rc < 0)
         return err_in(e, "memory");
-    rc = guest_export(g, &t->state, state_path, t->state_size, e);
+    rc = export_file(g, &s->state, state_path, s->state_size, e);
     if (rc < 0)
         return err_in(e, "device state");
     return vm_restore(&g->vm, &options, state_path, e);
@@ -194,7 +196,10 @@ int guest_restore(struct guest **out, const struct machine_room *r, const struct
     if (rc == 0)
         rc = guest_new(&g, r, o, e);
     if (rc == 0)
-        rc = load_guest(g, o, t, e);
+        rc = guest_load(g, o,
+                        &(struct guest_saved){
+                            .memory = t->memory, .state = t->state, .state_size = t->state_size},
+                        e);
     if (rc == 0)
         rc = agent_connect(&g->agent, g->vm, GUEST_RESTORE_TIMEOUT_MS, r->cancel, e);
     if (rc == 0)

@@ -49,8 +49,8 @@ static int boot_once(struct guest **out, const struct machine_room *r,
  * Nothing of the task has run before the agent answers, so a boot that ended badly is tried again,
  * with a fresh disk: a kernel that is emulated on a busy host does panic now and then while it boots.
  */
-int guest_boot_cold(struct guest **out, const struct machine_room *r,
-                    const struct guest_options *o, bool mounted, struct err *e)
+int guest_boot_cold(struct guest **out, const struct machine_room *r, const struct guest_options *o,
+                    bool mounted, struct err *e)
 {
     for (int left = BOOT_TRIES - 1;; left--) {
         int rc = boot_once(out, r, o, mounted, e);
@@ -63,32 +63,19 @@ int guest_boot_cold(struct guest **out, const struct machine_room *r,
 
 /* ---- From a boot image ---- */
 
-static int load(struct guest *g, const struct guest_options *o, const struct boot_image *b,
-                struct err *e)
-{
-    AUTO_FREE char *state_path = mem_printf("%s/state", g->dir);
-    if (!state_path)
-        return err_nomem(e, "guest");
-    g->boot_image = b->key;
-    int rc = store_get_map(g->room->store, &b->memory, &g->boot_memory, e);
-    if (rc == 0)
-        rc = guest_export(g, &b->memory, g->memory_path, o->memory_mb << 20, e);
-    if (rc == 0)
-        rc = guest_export(g, &b->state, state_path, b->state_size, e);
-    if (rc < 0)
-        return rc;
-    struct vm_options options = guest_vm_options(g, o);
-    options.memory_shared = true;
-    return vm_restore(&g->vm, &options, state_path, e);
-}
-
 static int wake(struct guest **out, const struct machine_room *r, const struct guest_options *o,
                 const struct boot_image *b, struct err *e)
 {
     AUTO_GUEST struct guest *g = NULL;
-    int rc = guest_new(&g, r, o, e);
+    struct guest_options options = *o;
+    options.snapshot_again = true;
+    int rc = guest_new(&g, r, &options, e);
     if (rc == 0)
-        rc = load(g, o, b, e);
+        rc = store_get_map(r->store, &b->saved.memory, &g->boot_memory, e);
+    if (rc == 0)
+        rc = guest_load(g, &options, &b->saved, e);
+    if (rc == 0)
+        g->boot_image = b->key;
     if (rc == 0)
         rc = agent_connect(&g->agent, g->vm, GUEST_RESTORE_TIMEOUT_MS, r->cancel, e);
     if (rc == 0)

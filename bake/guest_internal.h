@@ -12,9 +12,9 @@ enum { GUEST_BOOT_TIMEOUT_MS = 180000, GUEST_RESTORE_TIMEOUT_MS = 60000 };
 int guest_new(struct guest **out, const struct machine_room *r, const struct guest_options *o,
               struct err *e) MUST_USE;
 struct vm_options guest_vm_options(const struct guest *g, const struct guest_options *o);
-/* Writes a map's bytes to a fresh file of the guest's directory, cut to `size`. */
-int guest_export(const struct guest *g, const struct digest *map, const char *path, uint64_t size,
-                 struct err *e) MUST_USE;
+/* Starts the machine from a snapshot. */
+int guest_load(struct guest *g, const struct guest_options *o, const struct guest_saved *s,
+               struct err *e) MUST_USE;
 
 /* ---- Boot images (boot_image.c) ---- */
 
@@ -25,7 +25,7 @@ int boot_image_get(struct boot_image *out, const struct machine_room *r,
                    struct err *e) MUST_USE;
 
 /* Boots from the kernel until the agent has answered; with `mounted`, as guest_boot does. */
-int guest_boot_cold(struct guest **out, const struct machine_room *r,
-                    const struct guest_options *o, bool mounted, struct err *e) MUST_USE;
+int guest_boot_cold(struct guest **out, const struct machine_room *r, const struct guest_options *o,
+                    bool mounted, struct err *e) MUST_USE;
 
 #endif

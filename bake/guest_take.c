@@ -66,5 +66,5 @@ int guest_take_memory(struct guest *g, const struct block_map *disk, struct bloc
         return rc;
     tell(&shares);
     return unlinkat(AT_FDCWD, g->memory_path, 0) < 0 ? err_sys(e, "removing %s", g->memory_path)
-                                                      : 0;
+                                                     : 0;
 }

@@ -183,12 +183,17 @@ int guest_seal(struct guest *g, const struct block_map *base, struct block_map *
 /* Removes devices that killed processes left. */
 void guest_disk_sweep(const struct machine_room *r);
 
-/* A snapshot of a booted guest that has not looked at its disk (boot_image.c, docs/formats/store.md). */
-struct boot_image {
-    struct digest key;    /* of what it was made with: its name in the store */
+/* What a machine was saved as. */
+struct guest_saved {
     struct digest memory; /* map */
     struct digest state;  /* map */
     uint64_t state_size;
+};
+
+/* A snapshot of a booted guest that has not looked at its disk (boot_image.c, docs/formats/store.md). */
+struct boot_image {
+    struct digest key; /* of what it was made with: its name in the store */
+    struct guest_saved saved;
 };
 /* Stores its record, whose maps are stored. */
 int boot_image_put(const struct boot_image *b, struct store *s, struct err *e) MUST_USE;

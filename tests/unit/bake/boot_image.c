@@ -20,8 +20,8 @@ static struct boot_image put_boot(struct store *s, const char *name, uint64_t se
     const uint64_t seeds[] = {seed, seed + 1, seed + 2, seed + 3};
     struct boot_image b = {.state_size = 5000};
     digest_bytes(&b.key, name, strlen(name));
-    assert_ok(put_map(s, &b.memory, seeds, 3, &e));
-    assert_ok(put_map(s, &b.state, seeds + 3, 1, &e));
+    assert_ok(put_map(s, &b.saved.memory, seeds, 3, &e));
+    assert_ok(put_map(s, &b.saved.state, seeds + 3, 1, &e));
     assert_ok(boot_image_put(&b, s, &e));
     return b;
 }
@@ -36,8 +36,10 @@ static bool is_there(struct store *s, const struct boot_image *b)
 {
     struct err e = ERR_INIT;
     struct boot_image found;
-    return boot_image_peek(&found, s, &b->key, &e) == 0 && digest_equal(&found.memory, &b->memory) &&
-           digest_equal(&found.state, &b->state) && found.state_size == b->state_size;
+    return boot_image_peek(&found, s, &b->key, &e) == 0 &&
+           digest_equal(&found.saved.memory, &b->saved.memory) &&
+           digest_equal(&found.saved.state, &b->saved.state) &&
+           found.saved.state_size == b->saved.state_size;
 }
 
 /* Any other byte, and the record of another key, are refused. */
@@ -56,8 +58,8 @@ static void records_are_checked(void **state)
     assert_ok(file_read(store_dir(w.store), path_of(&b, path), &text, &e));
     for (size_t i = 0; i < text.len; i++) {
         text.data[i] ^= 1;
-        assert_ok(file_put(store_tmp_dir(w.store), store_dir(w.store), path, text.data, text.len,
-                           &e));
+        assert_ok(
+            file_put(store_tmp_dir(w.store), store_dir(w.store), path, text.data, text.len, &e));
         if (boot_image_peek(&found, w.store, &b.key, &e) == 0)
             fail_msg("a changed byte %zu was not noticed", i);
         err_clear(&e);
@@ -98,7 +100,8 @@ static void collection_keeps_those_of_templates(void **state)
     assert_ok(store_open(&w.store, w.path, &e));
 
     struct gc_report r;
-    assert_ok(store_gc(&r, w.store, &(struct gc_options){.grace_ms = (int64_t)30 * DAY * 1000}, &e));
+    assert_ok(
+        store_gc(&r, w.store, &(struct gc_options){.grace_ms = (int64_t)30 * DAY * 1000}, &e));
     assert_int_equal(r.removed[UPKEEP_BOOT].count, 0);
     assert_ok(store_gc(&r, w.store, &(struct gc_options){.grace_ms = 1000}, &e));
     assert_int_equal(r.removed[UPKEEP_BOOT].count, 1);

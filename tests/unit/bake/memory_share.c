@@ -78,7 +78,8 @@ static struct block_map *store_bytes(struct room *r, const uint8_t *bytes)
 }
 
 /* The memory as a map, which must give it back. */
-static struct block_map *put(struct room *r, struct memory_parts parts, struct memory_shares *shares)
+static struct block_map *put(struct room *r, struct memory_parts parts,
+                             struct memory_shares *shares)
 {
     struct err e = ERR_INIT;
     struct block_map *m = NULL;
@@ -114,13 +115,13 @@ static void what_is_shared(void **state)
     AUTO_BLOCK_MAP struct block_map *boot_map = store_bytes(&r, boot);
     AUTO_BLOCK_MAP struct block_map *disk_map = store_bytes(&r, disk);
 
-    memcpy(r.memory, boot, 300 * BLOCK_SIZE);                              /* as it was, but: */
-    memset(r.memory + 10 * BLOCK_SIZE, 0, BLOCK_SIZE);                     /* freed */
-    fill(r.memory, 20, 77);                                                /* new */
-    fill_run(r.memory, 400, 8, 1100);                                      /* moved */
+    memcpy(r.memory, boot, 300 * BLOCK_SIZE);          /* as it was, but: */
+    memset(r.memory + 10 * BLOCK_SIZE, 0, BLOCK_SIZE); /* freed */
+    fill(r.memory, 20, 77);                            /* new */
+    fill_run(r.memory, 400, 8, 1100);                  /* moved */
     memcpy(r.memory + 500 * BLOCK_SIZE, disk + 50 * BLOCK_SIZE, 9 * BLOCK_SIZE); /* of the disk */
-    memcpy(r.memory + 600 * BLOCK_SIZE, disk, BLOCK_SIZE);                 /* not worth it */
-    fill(r.memory, 700, 77);                                               /* twice */
+    memcpy(r.memory + 600 * BLOCK_SIZE, disk, BLOCK_SIZE);                       /* not worth it */
+    fill(r.memory, 700, 77);                                                     /* twice */
     const struct memory_parts parts = {
         .boot = boot_map, .peers = {{.map = boot_map}, {.map = disk_map}}, .peer_count = 2};
     uint64_t before = chunks_put(&r);
@@ -161,7 +162,8 @@ static void the_same_from_any_number_of_workers(void **state)
     AUTO_BLOCK_MAP struct block_map *boot_map = store_bytes(&r, boot);
     uint64_t random = 7;
     for (size_t i = 0; i < BLOCKS; i++)
-        fill(r.memory, i, next_number(&random) % 3 == 0 ? 1000 + i : 1000 + next_number(&random) % 900);
+        fill(r.memory, i,
+             next_number(&random) % 3 == 0 ? 1000 + i : 1000 + next_number(&random) % 900);
     for (size_t workers = 1; workers <= 4; workers++) {
         const struct memory_parts parts = {
             .boot = boot_map, .peers = {{.map = boot_map}}, .peer_count = 1, .workers = workers};
