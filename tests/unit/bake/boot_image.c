@@ -18,7 +18,7 @@ static struct boot_image put_boot(struct store *s, const char *name, uint64_t se
 {
     struct err e = ERR_INIT;
     const uint64_t seeds[] = {seed, seed + 1, seed + 2, seed + 3};
-    struct boot_image b = {.state_size = 5000};
+    struct boot_image b = {.saved.state_size = 5000};
     digest_bytes(&b.key, name, strlen(name));
     assert_ok(put_map(s, &b.saved.memory, seeds, 3, &e));
     assert_ok(put_map(s, &b.saved.state, seeds + 3, 1, &e));
