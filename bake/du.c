@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include "bake/boot_image.h"
 #include "bake/census.h"
 #include "bake/pipeline.h"
 #include "base/file.h"

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bake/boot_image.h"
 #include "bake/pipeline.h"
 #include "base/file.h"
 #include "base/mem.h"

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bake/boot_image.h"
 #include "bake/pipeline.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -241,8 +242,8 @@ static int drop_damaged_boots(struct fsck *k, struct err *e)
         if (rc == -ERR_NOMEM)
             return err_nomem(e, "boot image");
         if (rc < 0)
-            rc = file_remove_tree(store_dir(k->store),
-                                  census_path(UPKEEP_BOOT, &l->files[i], path), e);
+            rc = file_remove_tree(store_dir(k->store), census_path(UPKEEP_BOOT, &l->files[i], path),
+                                  e);
         if (rc < 0)
             return rc;
     }

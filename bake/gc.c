@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "bake/boot_image.h"
 #include "bake/census.h"
 #include "bake/gc_cache.h"
 #include "bake/pipeline.h"

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Private to guest.c, guest_boot.c and boot_image.c: a guest before it runs. */
+/* Private to bake: guests before they run and after they were stopped. */
 #ifndef TB2_BAKE_GUEST_INTERNAL_H
 #define TB2_BAKE_GUEST_INTERNAL_H
 
+#include "bake/boot_image.h"
 #include "bake/pipeline.h"
 
 /* Kernel start to the agent's hello; seconds even under TCG. */
@@ -15,6 +16,17 @@ struct vm_options guest_vm_options(const struct guest *g, const struct guest_opt
 /* Starts the machine from a snapshot. */
 int guest_load(struct guest *g, const struct guest_options *o, const struct guest_saved *s,
                struct err *e) MUST_USE;
+
+/* ---- What a stopped guest leaves (guest_take.c) ---- */
+
+/* Stores the chunks of a file of the guest's directory and removes it; *size: its bytes. */
+int guest_take_file(struct guest *g, const char *path, struct block_map **out, uint64_t *size,
+                    struct err *e) MUST_USE;
+
+/* Stores the guest's memory, which shares what it can with the boot image and the disk, and removes the
+ * file; `disk` is what the guest's disk became. */
+int guest_take_memory(struct guest *g, const struct block_map *disk, struct block_map **out,
+                      struct err *e) MUST_USE;
 
 /* ---- Boot images (boot_image.c) ---- */
 

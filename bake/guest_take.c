@@ -3,8 +3,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "bake/guest_internal.h"
 #include "bake/memory_share.h"
-#include "bake/pipeline.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"

@@ -183,24 +183,6 @@ int guest_seal(struct guest *g, const struct block_map *base, struct block_map *
 /* Removes devices that killed processes left. */
 void guest_disk_sweep(const struct machine_room *r);
 
-/* What a machine was saved as. */
-struct guest_saved {
-    struct digest memory; /* map */
-    struct digest state;  /* map */
-    uint64_t state_size;
-};
-
-/* A snapshot of a booted guest that has not looked at its disk (boot_image.c, docs/formats/store.md). */
-struct boot_image {
-    struct digest key; /* of what it was made with: its name in the store */
-    struct guest_saved saved;
-};
-/* Stores its record, whose maps are stored. */
-int boot_image_put(const struct boot_image *b, struct store *s, struct err *e) MUST_USE;
-/* Its record, checked; does not mark it as used. */
-int boot_image_peek(struct boot_image *out, struct store *s, const struct digest *key,
-                    struct err *e) MUST_USE;
-
 /* Boots from a boot image or from the kernel; returns when the agent has answered, has the right time
  * and a random generator of its own, and the disk is mounted. */
 int guest_boot(struct guest **out, const struct machine_room *r, const struct guest_options *o,
@@ -737,15 +719,6 @@ void task_drop(void *run, size_t index);
 
 /* What of a task's inputs is new since its last template (why.c); free with free(). */
 int task_why(struct baking *b, char **out, struct err *e) MUST_USE;
-
-/* Stores the chunks of a file of the guest's directory and removes it; *size: its bytes. */
-int guest_take_file(struct guest *g, const char *path, struct block_map **out, uint64_t *size,
-                    struct err *e) MUST_USE;
-
-/* Stores the guest's memory, which shares what it can with the boot image and the disk, and removes the
- * file; `disk` is what the guest's disk became. */
-int guest_take_memory(struct guest *g, const struct block_map *disk, struct block_map **out,
-                      struct err *e) MUST_USE;
 
 /* Boot, steps, ready, snapshot: the template's document. */
 int warm_task(struct baking *b, const struct block_map *disk, const struct digest *base_disk,

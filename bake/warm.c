@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bake/guest_internal.h"
 #include "bake/warming.h"
 #include "base/clock.h"
 #include "base/file.h"

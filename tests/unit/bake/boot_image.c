@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bake/boot_image.h"
 #include "bake/census.h"
 #include "base/file.h"
 #include "base/mem.h"
