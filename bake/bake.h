@@ -76,10 +76,11 @@ struct bake_task_result {
 enum bake_event_kind {
     EVENT_RUN_STARTED, /* `count` tasks */
     EVENT_STAGE_STARTED,
-    EVENT_PROGRESS,      /* done of total bytes of the stage (total 0: unknown) */
-    EVENT_OUTPUT,        /* a line that a step printed, in `text` */
-    EVENT_STEP,          /* step `done` of `total` is done; `cached`: its result was there */
-    EVENT_TASK_WAITING,  /* between two stages, for a place; not in the journal */
+    EVENT_PROGRESS,     /* done of total bytes of the stage (total 0: unknown) */
+    EVENT_OUTPUT,       /* a line that a step printed, in `text` */
+    EVENT_STEP,         /* step `done` of `total` is done; `cached`: its result was there */
+    EVENT_TASK_WAITING, /* between two stages, for a place; not in the journal */
+    EVENT_TRAFFIC, /* how registries limit us is another now, in `traffic`; not in the journal */
     EVENT_TASK_RETRIED,  /* the stage failed, with the words in `text`, and will be tried again */
     EVENT_TASK_FINISHED, /* look at result->outcome */
     EVENT_RUN_FINISHED,  /* totals in `report` */
@@ -87,10 +88,18 @@ enum bake_event_kind {
 
 struct bake_report;
 
+/* How registries limit a run. */
+struct bake_traffic {
+    bool has_quota; /* of the host that has the least left */
+    uint64_t quota_remaining, quota_limit;
+    int64_t limited_ms; /* until one that has refused us is asked again; 0: none has */
+};
+
 struct bake_event {
     enum bake_event_kind kind;
     const struct bake_task_result *result; /* NULL for run events */
     const struct bake_report *report;      /* of EVENT_RUN_FINISHED */
+    const struct bake_traffic *traffic;    /* of EVENT_TRAFFIC */
     uint64_t done;
     uint64_t total;
     size_t count;
