@@ -76,10 +76,11 @@ struct bake_task_result {
 enum bake_event_kind {
     EVENT_RUN_STARTED, /* `count` tasks */
     EVENT_STAGE_STARTED,
-    EVENT_PROGRESS,      /* done of total bytes of the stage (total 0: unknown) */
-    EVENT_OUTPUT,        /* a line that a step printed, in `text` */
-    EVENT_STEP,          /* step `done` of `total` is done; `cached`: its result was there */
-    EVENT_TASK_WAITING,  /* between two stages, for a place; not in the journal */
+    EVENT_PROGRESS,     /* done of total bytes of the stage (total 0: unknown) */
+    EVENT_OUTPUT,       /* a line that a step printed, in `text` */
+    EVENT_STEP,         /* step `done` of `total` is done; `cached`: its result was there */
+    EVENT_TASK_WAITING, /* between two stages, for a place; not in the journal */
+    EVENT_TRAFFIC, /* how registries limit us is another now, in `traffic`; not in the journal */
     EVENT_TASK_RETRIED,  /* the stage failed, with the words in `text`, and will be tried again */
     EVENT_TASK_FINISHED, /* look at result->outcome */
     EVENT_RUN_FINISHED,  /* totals in `report` */
@@ -87,10 +88,18 @@ enum bake_event_kind {
 
 struct bake_report;
 
+/* How registries limit a run. */
+struct bake_traffic {
+    bool has_quota; /* of the host that has the least left */
+    uint64_t quota_remaining, quota_limit;
+    int64_t limited_ms; /* until one that has refused us is asked again; 0: none has */
+};
+
 struct bake_event {
     enum bake_event_kind kind;
     const struct bake_task_result *result; /* NULL for run events */
     const struct bake_report *report;      /* of EVENT_RUN_FINISHED */
+    const struct bake_traffic *traffic;    /* of EVENT_TRAFFIC */
     uint64_t done;
     uint64_t total;
     size_t count;
@@ -189,6 +198,19 @@ struct bake_limits {
     uint64_t memory_mb; /* of all machines together */
 };
 
+/* What disks are pushed as (bake/push.h). */
+enum push_format {
+    PUSH_OVERLAYBD, /* the disk, one layer per region and one on top (docs/formats/overlaybd.md) */
+    PUSH_OCI,       /* a plain image: of a template, its image's layers and one of what baking
+                       changed; an image as it is */
+};
+enum push_compression {
+    PUSH_COMPRESSION_DEFAULT, /* zstd; of plain images gzip, which all read */
+    PUSH_ZSTD,
+    PUSH_LZ4, /* not for plain images */
+    PUSH_GZIP /* for plain images alone */
+};
+
 /* In place of a time: no limit. */
 #define STAGE_UNLIMITED ((int64_t)-1)
 
@@ -226,6 +248,8 @@ struct bake_options {
     struct image_options images;
     const char
         *push_to; /* repository for each template's disk (bake/push.h), without a tag; NULL: none */
+    enum push_format push_format;
+    enum push_compression push_compression;
     enum bake_builder builder;
     const char *e2b_api_url; /* NULL: local catalog only */
     const char *e2b_api_key;

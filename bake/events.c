@@ -31,11 +31,11 @@ static const char *const outcome_names[] = {
 };
 
 static const char *const event_names[] = {
-    [EVENT_RUN_STARTED] = "run_started",     [EVENT_STAGE_STARTED] = "stage_started",
-    [EVENT_PROGRESS] = "progress",           [EVENT_OUTPUT] = "output",
-    [EVENT_STEP] = "step",
-    [EVENT_TASK_WAITING] = "task_waiting",   [EVENT_TASK_RETRIED] = "task_retried",
-    [EVENT_TASK_FINISHED] = "task_finished", [EVENT_RUN_FINISHED] = "run_finished",
+    [EVENT_RUN_STARTED] = "run_started",   [EVENT_STAGE_STARTED] = "stage_started",
+    [EVENT_PROGRESS] = "progress",         [EVENT_OUTPUT] = "output",
+    [EVENT_TRAFFIC] = "traffic",           [EVENT_TASK_WAITING] = "task_waiting",
+    [EVENT_TASK_RETRIED] = "task_retried", [EVENT_TASK_FINISHED] = "task_finished",
+    [EVENT_RUN_FINISHED] = "run_finished", [EVENT_STEP] = "step",
 };
 
 const char *bake_stage_name(enum bake_stage stage)
@@ -224,7 +224,8 @@ static void journal_write(struct run *run, const struct bake_event *event)
 void run_event(struct run *run, const struct bake_event *event)
 {
     pthread_mutex_lock(&run->event_lock);
-    bool passing = event->kind == EVENT_PROGRESS || event->kind == EVENT_TASK_WAITING;
+    bool passing = event->kind == EVENT_PROGRESS || event->kind == EVENT_TASK_WAITING ||
+                   event->kind == EVENT_TRAFFIC;
     if (!passing && run->journal_fd >= 0)
         journal_write(run, event);
     if (run->options->events)

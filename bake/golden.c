@@ -250,13 +250,7 @@ static int add_task(struct replay *p, const struct task_entry *entry, bool known
 static int choose_tasks(struct replay *p, struct err *e)
 {
     const struct golden_options *o = p->options;
-    const struct bake_selection *s = &o->tasks;
-    const struct task_selection wanted = {.names = s->names,
-                                          .name_count = s->name_count,
-                                          .excludes = s->excludes,
-                                          .exclude_count = s->exclude_count,
-                                          .shard = s->shard,
-                                          .shard_count = s->shard_count};
+    const struct task_selection wanted = bake_task_selection(&o->tasks);
     const struct task_selection known = {.names = o->known, .name_count = o->known_count};
     size_t count = p->set->count;
     AUTO_FREE bool *marks = mem_array(count, sizeof(*marks));

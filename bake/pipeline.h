@@ -678,6 +678,9 @@ int run_lock(int *fd, struct store *s, struct err *e) MUST_USE;
  * tasks have the same alias. */
 int run_choose_tasks(struct run *run, struct bake_report *out, struct err *e) MUST_USE;
 
+/* Which entries of a set are meant; every one costs the same. */
+struct task_selection bake_task_selection(const struct bake_selection *s);
+
 /* What is 0 becomes what fits this machine. */
 struct bake_limits bake_settle_limits(const struct bake_limits *l);
 /* MB that are free where the guests' memory files and deltas go. */
@@ -783,6 +786,11 @@ void run_event(struct run *run, const struct bake_event *event);
 
 /* Names the file for the console log of the task's machines, beside the run's journal. */
 void baking_name_console(struct baking *b);
+
+/* Events about what registries grant, while the run goes on and someone listens. */
+struct traffic_watch;
+int traffic_watch_start(struct traffic_watch **out, struct run *run, struct err *e) MUST_USE;
+void traffic_watch_stop(struct traffic_watch *w);
 
 /* Opens the run's journal; *path is its name in the store, free with free(). */
 int journal_open(struct run *run, char **path, struct err *e) MUST_USE;

@@ -35,10 +35,12 @@ static uint64_t machine_memory_mb(void)
     return pages > 0 && page_size > 0 ? (uint64_t)pages * (uint64_t)page_size >> 20 : 1024;
 }
 
+/* Half as many again as cores: of a machine's time about a third goes by in waiting, for the disk
+ * and for what it started to become ready. */
 unsigned bake_default_jobs(void)
 {
     uint64_t by_memory = machine_memory_mb() * 3 / 4 / GUEST_MEMORY_DEFAULT_MB;
-    uint64_t jobs = machine_cores();
+    uint64_t jobs = ((uint64_t)machine_cores() * 3 + 1) / 2;
     if (jobs > by_memory)
         jobs = by_memory;
     return jobs < 1 ? 1 : jobs > JOBS_MAX ? JOBS_MAX : (unsigned)jobs;
@@ -174,7 +176,12 @@ static int run_open(struct run *run, struct bake_report *out, struct err *e)
         rc = open_server(run, e);
     if (rc == 0 && o->push_to && !run->plan_only)
         rc = push_open(&run->push, run->store,
-                       &(struct push_options){.images = o->images, .cancel = &run->cancel}, e);
+                       &(struct push_options){.format = o->push_format,
+                                              .compression = o->push_compression,
+                                              .in_run = true,
+                                              .images = o->images,
+                                              .cancel = &run->cancel},
+                       e);
     if (rc == 0)
         rc = run_choose_tasks(run, out, e);
     if (rc == 0 && out->count > 0 && o->images.offline)
@@ -326,7 +333,11 @@ int run_lock(int *fd, struct store *s, struct err *e)
 
 static int finish_run(struct run *run, struct bake_report *out, int64_t start_ms, struct err *e)
 {
-    int rc = run_tasks(run, e);
+    struct traffic_watch *watch = NULL;
+    int rc = traffic_watch_start(&watch, run, e);
+    if (rc == 0)
+        rc = run_tasks(run, e);
+    traffic_watch_stop(watch);
     if (rc == 0)
         rc = fill_report(out, run, start_ms, e);
     return rc < 0 ? rc : save_pins(run, out, e);

@@ -62,18 +62,23 @@ static uint64_t entry_cost(void *ctx, size_t index)
     return read_task(entry, &ignored) == 0 ? pins_size(run->pins, entry->task->image) : 0;
 }
 
+struct task_selection bake_task_selection(const struct bake_selection *s)
+{
+    return (struct task_selection){.names = s->names,
+                                   .name_count = s->name_count,
+                                   .excludes = s->excludes,
+                                   .exclude_count = s->exclude_count,
+                                   .shard = s->shard,
+                                   .shard_count = s->shard_count};
+}
+
 /* marks[i]: entry i is part of the run. */
 static int select_entries(struct run *run, bool *marks, struct err *e)
 {
     const struct bake_selection *s = &run->options->tasks;
-    struct task_selection wanted = {.names = s->names,
-                                    .name_count = s->name_count,
-                                    .excludes = s->excludes,
-                                    .exclude_count = s->exclude_count,
-                                    .shard = s->shard,
-                                    .shard_count = s->shard_count,
-                                    .cost = run->options->pins.frozen ? entry_cost : NULL,
-                                    .ctx = run};
+    struct task_selection wanted = bake_task_selection(s);
+    wanted.cost = run->options->pins.frozen ? entry_cost : NULL;
+    wanted.ctx = run;
     int rc = task_select(run->set, &wanted, marks, e);
     run->whole_set = true;
     for (size_t i = 0; rc == 0 && i < run->set->count; i++) {

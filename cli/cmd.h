@@ -128,7 +128,7 @@ int open_network(struct registry_network *out, const struct global_options *g,
 bool is_command(const char *name);
 
 /* Prints an error's text, which may end with lines that a guest printed, and its hint, each line
- * after `indent` and all but the first further right. */
+ * after `indent` and all but the first further right; the hint after an arrow where there are such. */
 void show_error(FILE *to, const char *indent, const struct err *e);
 
 /* "1.5 GB", in 1000s as disks and registries count; returns `text`. */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* tb2-bake report [RUN]: reports of a run of the past, from its journal. */
-#include <dirent.h>
 #include <fcntl.h>
 #include <getopt.h>
 #include <stdlib.h>
@@ -10,6 +9,12 @@
 #include "base/mem.h"
 #include "cli/options.h"
 #include "cli/report.h"
+#include "cli/report_since.h"
+
+struct arguments {
+    struct report_files files; /* first: its options are taken as they are */
+    const char *since;
+};
 
 static int take_html(void *arguments, const char *value, struct err *e UNUSED)
 {
@@ -35,39 +40,45 @@ static int take_metrics(void *arguments, const char *value, struct err *e UNUSED
     return 0;
 }
 
+static int take_since(void *arguments, const char *value, struct err *e UNUSED)
+{
+    ((struct arguments *)arguments)->since = value;
+    return 0;
+}
+
 static const struct option_row rows[] = {
     {"html", "FILE", "for people: times, bytes, failures with their output", take_html},
     {"junit", "FILE", "JUnit XML, a test case a task", take_junit},
     {"markdown", "FILE", "what happened and what failed, for summaries of CI systems",
      take_markdown},
     {"metrics", "FILE", "Prometheus text format", take_metrics},
+    {"since", "WHEN",
+     "what moved instead: tasks that fail or are mended, images, templates;\n"
+     "a time ago (12h, 7d), a date (2026-01-31) or a run",
+     take_since},
     {NULL, NULL, NULL, NULL},
 };
 
-/* Names begin with the time, so that the newest is the last. */
 static int newest_run(char **name, int runs, struct err *e)
 {
-    int fd = -1;
-    int rc = file_open(&fd, runs, ".", O_RDONLY | O_DIRECTORY, 0, e);
-    if (rc < 0)
-        return rc;
-    DIR *listing = fdopendir(fd);
-    if (!listing) {
-        file_close(&fd);
-        return err_sys(e, "listing the runs");
-    }
-    struct dirent *entry;
-    while (rc == 0 && (entry = readdir(listing))) {
-        size_t len = strlen(entry->d_name);
-        if (len < 7 || strcmp(entry->d_name + len - 6, ".jsonl") != 0 ||
-            (*name && strcmp(*name, entry->d_name) > 0))
-            continue;
-        free(*name);
-        *name = mem_strdup(entry->d_name);
-        rc = *name ? 0 : err_nomem(e, "runs");
-    }
-    closedir(listing);
-    return rc < 0 || *name ? rc : err_set(e, ERR_NOTFOUND, "there is no run in this store");
+    CLEANUP(run_names_fini) struct run_names names = {0};
+    int rc = run_names_read(&names, runs, e);
+    if (rc == 0 && names.count == 0)
+        return err_set(e, ERR_NOTFOUND, "there is no run in this store");
+    if (rc == 0)
+        *name = mem_printf("%s.jsonl", names.all[names.count - 1]);
+    return rc < 0 || *name ? rc : err_nomem(e, "runs");
+}
+
+static int open_runs(int *runs, const struct global_options *g, struct err *e)
+{
+    AUTO_STORE struct store *s = NULL;
+    int rc = open_existing_store(&s, g, e);
+    if (rc == 0)
+        rc = file_open(runs, store_dir(s), "runs", O_RDONLY | O_DIRECTORY, 0, e);
+    return rc == -ERR_NOTFOUND && s
+               ? err_set(e, ERR_NOTFOUND, "no bake ran in the store %s yet", g->store_path)
+               : rc;
 }
 
 /* RUN is a path, or a name in the store with or without ".jsonl"; none: the newest. */
@@ -76,20 +87,17 @@ static int read_run(struct report *r, const struct global_options *g, const char
 {
     if (run && strchr(run, '/'))
         return report_read(r, AT_FDCWD, run, e);
-    AUTO_STORE struct store *s = NULL;
     AUTO_FD int runs = -1;
     AUTO_FREE char *name = NULL;
-    int rc = open_existing_store(&s, g, e);
-    if (rc == 0)
-        rc = file_open(&runs, store_dir(s), "runs", O_RDONLY | O_DIRECTORY, 0, e);
-    if (rc == -ERR_NOTFOUND && s)
-        return err_set(e, ERR_NOTFOUND, "no bake ran in the store %s yet", g->store_path);
-    if (rc == 0 && run) {
+    int rc = open_runs(&runs, g, e);
+    if (rc < 0)
+        return rc;
+    if (run) {
         size_t len = strlen(run);
         bool whole = len > 6 && strcmp(run + len - 6, ".jsonl") == 0;
         name = mem_printf("%s%s", run, whole ? "" : ".jsonl");
         rc = name ? 0 : err_nomem(e, "report");
-    } else if (rc == 0) {
+    } else {
         rc = newest_run(&name, runs, e);
     }
     if (rc == 0)
@@ -135,18 +143,34 @@ static int report(const struct report_files *files, const struct global_options 
     return rc;
 }
 
+static int what_moved(const struct global_options *g, const char *since, struct err *e)
+{
+    AUTO_FD int runs = -1;
+    AUTO_JSON struct json *j = NULL;
+    int rc = open_runs(&runs, g, e);
+    if (rc == 0)
+        rc = report_since(&j, runs, since, e);
+    if (rc == 0 && g->json)
+        return print_json(j, e);
+    if (rc == 0)
+        report_since_print(j);
+    return rc;
+}
+
 static int run(struct global_options *g, int argc, char **argv)
 {
-    struct report_files files = {0};
+    struct arguments a = {0};
     struct err e = ERR_INIT;
     struct parsing p = {.command = &command_report, .globals = g};
-    int rc = options_parse(&p, &files, argc, argv, &e);
+    int rc = options_parse(&p, &a, argc, argv, &e);
     if (rc == 0 && p.status >= 0)
         return p.status;
     if (rc == 0 && optind + 1 < argc)
         return usage_error(&command_report, "'%s' is not expected here", argv[optind + 1]);
+    if (rc == 0 && a.since && (argv[optind] || report_files_any(&a.files)))
+        return usage_error(&command_report, "--since stands alone");
     if (rc == 0)
-        rc = report(&files, g, argv[optind], &e);
+        rc = a.since ? what_moved(g, a.since, &e) : report(&a.files, g, argv[optind], &e);
     return rc < 0 ? report_error(&e) : EXIT_ALL_READY;
 }
 

@@ -126,8 +126,9 @@ static void print_lines(FILE *to, const char *indent, const char *text)
 void show_error(FILE *to, const char *indent, const struct err *e)
 {
     print_lines(to, indent, e->text);
+    /* Below lines that a guest printed, what is ours must not look like one of them. */
     if (e->hint[0])
-        fprintf(to, "%s  %s\n", indent, e->hint);
+        fprintf(to, "%s  %s%s\n", indent, strchr(e->text, '\n') ? "-> " : "", e->hint);
 }
 
 void print_log(void *ctx, enum log_level level, const char *module, const char *message)

@@ -30,7 +30,9 @@ enum {
     TASK_SHOWN_MAX = 256,
     NAME_WIDTH = 32,
     NAME_WIDTH_MIN = 8,
-    RATE_SAMPLES = 25 /* five seconds */
+    RATE_SAMPLES = 25, /* five seconds */
+    SUMMARY_LINES = 3, /* of the lines below the tasks, at most */
+    SUMMARY_MAX = 128,
 };
 
 struct row {
@@ -56,7 +58,8 @@ struct ui {
     bool stop;
     struct row rows[ROWS_MAX];
     size_t row_count;
-    size_t drawn_widths[ROWS_MAX + 1]; /* columns of each line of the block, as it was drawn */
+    size_t drawn_widths[ROWS_MAX +
+                        SUMMARY_LINES]; /* columns of each line of the block, as it was drawn */
     size_t drawn_lines;
     size_t tasks;
     size_t finished;
@@ -69,8 +72,21 @@ struct ui {
     uint64_t pulled;
     uint64_t pulled_then[RATE_SAMPLES]; /* a ring, one a redraw: what was pulled by then */
     size_t samples;
+    struct bake_traffic traffic;
+    int64_t limited_until_ms; /* by our clock */
+    bool colors;
     int64_t start_ms;
 };
+
+#define RED "\x1b[1;31m"
+#define PLAIN "\x1b[0m"
+
+/* https://no-color.org */
+static bool wants_colors(void)
+{
+    const char *no_color = getenv("NO_COLOR");
+    return !no_color || !*no_color;
+}
 
 /* ---- The live block ---- */
 
@@ -108,6 +124,25 @@ static void draw_line(struct ui *u, const char *text, size_t columns)
     u->drawn_widths[u->drawn_lines++] = width;
 }
 
+/* Columns for names where `rest` are needed behind them. */
+static int name_width(size_t columns, size_t rest)
+{
+    if (columns >= NAME_WIDTH + rest)
+        return NAME_WIDTH;
+    return columns > rest + NAME_WIDTH_MIN ? (int)(columns - rest) : NAME_WIDTH_MIN;
+}
+
+/* The stages from resolve on, a character each: "[====>-----]". */
+enum { BAR_WIDTH = STAGE_COUNT - STAGE_RESOLVE + 2 };
+static void draw_bar(char bar[BAR_WIDTH + 1], enum bake_stage stage)
+{
+    for (int i = STAGE_RESOLVE; i < STAGE_COUNT; i++)
+        bar[1 + i - STAGE_RESOLVE] = i < (int)stage ? '=' : i == (int)stage ? '>' : '-';
+    bar[0] = '[';
+    bar[BAR_WIDTH - 1] = ']';
+    bar[BAR_WIDTH] = 0;
+}
+
 static void draw_row(struct ui *u, const struct row *r, int64_t now_ms, size_t columns)
 {
     char time[SIZE_TEXT_MAX];
@@ -119,17 +154,17 @@ static void draw_row(struct ui *u, const struct row *r, int64_t now_ms, size_t c
                  print_size(r->total, total));
     else if (r->stage == STAGE_STEPS)
         snprintf(detail, sizeof(detail), "%s", r->output);
-    /* Two columns further right than a finished task; narrower where the time would not fit. */
-    int name_width = NAME_WIDTH - 2;
-    if (columns < NAME_WIDTH + 24)
-        name_width = columns > 24 + NAME_WIDTH_MIN ? (int)columns - 24 : NAME_WIDTH_MIN;
+    enum { REST = 2 + 1 + BAR_WIDTH + 1 + 9 + 1 + 8 + 1 };
+    int width = name_width(columns, REST) - 2; /* further right than a finished task */
+    char bar[BAR_WIDTH + 1];
+    draw_bar(bar, r->stage);
     char line[OUTPUT_SHOWN_MAX + 128];
-    snprintf(line, sizeof(line), "  %-*.*s %-9s %8s  %s", name_width, name_width, r->task,
+    snprintf(line, sizeof(line), "  %-*.*s %s %-9s %8s  %s", width, width, r->task, bar,
              bake_stage_name(r->stage), print_duration(now_ms - r->stage_start_ms, time), detail);
     draw_line(u, line, columns);
 }
 
-/* "; 12 MB/s" while something is pulled. */
+/* "12 MB/s" while something is pulled. */
 static void describe_rate(struct ui *u, char *text, size_t len)
 {
     char size[SIZE_TEXT_MAX];
@@ -139,10 +174,10 @@ static void describe_rate(struct ui *u, char *text, size_t len)
     uint64_t rate = span > 0 ? (u->pulled - then) * 1000 / (span * REDRAW_MS) : 0;
     text[0] = 0;
     if (rate > 0)
-        snprintf(text, len, ", %s/s", print_size(rate, size));
+        snprintf(text, len, "%s/s", print_size(rate, size));
 }
 
-/* ", about 4 m 10 s left" once each task is looked up and earlier runs tell how long it takes. */
+/* "about 4 m 10 s left" once each task is looked up and earlier runs tell how long it takes. */
 static void describe_rest(const struct ui *u, int64_t now_ms, char *text, size_t len)
 {
     int64_t left = u->estimate_ms;
@@ -154,8 +189,44 @@ static void describe_rest(const struct ui *u, int64_t now_ms, char *text, size_t
     char time[SIZE_TEXT_MAX];
     text[0] = 0;
     if (u->looked_up == u->tasks && u->unestimated == 0 && left > 0 && u->jobs > 0)
-        snprintf(text, len, ", about %s left",
+        snprintf(text, len, "about %s left",
                  print_duration((left / u->jobs + 999) / 1000 * 1000, time));
+}
+
+/* What registries grant, once they say so or have refused us. */
+static void describe_traffic(const struct ui *u, int64_t now_ms, char *text, size_t len)
+{
+    const struct bake_traffic *t = &u->traffic;
+    char time[SIZE_TEXT_MAX];
+    int64_t left = u->limited_until_ms - now_ms;
+    text[0] = 0;
+    if (t->limited_ms > 0)
+        snprintf(text, len, "rate limit: the registry is asked again in %s",
+                 print_duration(left > 0 ? (left + 999) / 1000 * 1000 : 0, time));
+    else if (t->has_quota && t->quota_limit > 0)
+        snprintf(text, len, "%llu of %llu pulls left", (unsigned long long)t->quota_remaining,
+                 (unsigned long long)t->quota_limit);
+    else if (t->has_quota)
+        snprintf(text, len, "%llu pulls left", (unsigned long long)t->quota_remaining);
+}
+
+/* The parts that are not empty, parted by commas, on as many lines as the terminal's width asks for. */
+static void draw_summary(struct ui *u, char parts[][SUMMARY_MAX], size_t count, size_t columns)
+{
+    char line[SUMMARY_MAX * 5] = "";
+    size_t lines = 1;
+    for (size_t i = 0; i < count; i++) {
+        size_t len = strlen(line);
+        if (!parts[i][0])
+            continue;
+        if (len > 0 && len + strlen(parts[i]) + 2 >= columns && lines < SUMMARY_LINES) {
+            draw_line(u, line, columns);
+            lines++;
+            len = 0;
+        }
+        snprintf(line + len, sizeof(line) - len, "%s%s", len > 0 ? ", " : "", parts[i]);
+    }
+    draw_line(u, line, columns);
 }
 
 static void draw_block(struct ui *u)
@@ -164,23 +235,23 @@ static void draw_block(struct ui *u)
     size_t lines = terminal_size(STDERR_FILENO, &columns);
     int64_t now_ms = clock_ms();
     size_t shown = u->row_count;
-    if (shown + 2 > lines)
-        shown = lines > 2 ? lines - 2 : 0;
+    enum { BELOW = SUMMARY_LINES + 1 };
+    if (shown + BELOW > lines)
+        shown = lines > BELOW ? lines - BELOW : 0;
     for (size_t i = 0; i < shown; i++)
         draw_row(u, &u->rows[i], now_ms, columns);
     char time[SIZE_TEXT_MAX];
-    char line[320];
-    char rate[SIZE_TEXT_MAX + 8];
-    char rest[SIZE_TEXT_MAX + 16];
-    print_duration(now_ms - u->start_ms, time);
-    describe_rate(u, rate, sizeof(rate));
-    describe_rest(u, now_ms, rest, sizeof(rest));
+    char parts[5][SUMMARY_MAX];
     if (u->tasks == 0)
-        snprintf(line, sizeof(line), "preparing, %s", time);
+        snprintf(parts[0], SUMMARY_MAX, "preparing");
     else
-        snprintf(line, sizeof(line), "%zu of %zu done, %zu failed, %zu running, %s%s%s",
-                 u->finished, u->tasks, u->failed, u->row_count, time, rest, rate);
-    draw_line(u, line, columns);
+        snprintf(parts[0], SUMMARY_MAX, "%zu of %zu done, %zu failed, %zu running", u->finished,
+                 u->tasks, u->failed, u->row_count);
+    snprintf(parts[1], SUMMARY_MAX, "%s", print_duration(now_ms - u->start_ms, time));
+    describe_rest(u, now_ms, parts[2], SUMMARY_MAX);
+    describe_rate(u, parts[3], SUMMARY_MAX);
+    describe_traffic(u, now_ms, parts[4], SUMMARY_MAX);
+    draw_summary(u, parts, ARRAY_LEN(parts), columns);
     fflush(u->out);
 }
 
@@ -275,8 +346,17 @@ static void print_finished(const struct ui *u, const struct bake_task_result *r)
     char time[SIZE_TEXT_MAX];
     char last[SIZE_TEXT_MAX];
     text_harmless(name, sizeof(name), r->task);
-    fprintf(u->out, "%-*s %-9s %8s  %s\n", NAME_WIDTH, name, bake_outcome_name(r->outcome),
-            print_duration(busy_ms(r), time), last_column(r, last, sizeof(last)));
+    bool red = u->colors && r->outcome == OUTCOME_FAILED;
+    size_t columns = SIZE_MAX;
+    enum { REST = 1 + 9 + 1 + 8 + 2 + 13 }; /* 13: where a task failed */
+    if (u->mode == UI_LIVE)
+        terminal_size(STDERR_FILENO, &columns);
+    int width = name_width(columns, REST);
+    const char *end = last_column(r, last, sizeof(last));
+    bool fits = columns >= (size_t)width + REST - 13 + strlen(end);
+    fprintf(u->out, "%-*s %s%-9s%s %8s  %s\n", width, name, red ? RED : "",
+            bake_outcome_name(r->outcome), red ? PLAIN : "", print_duration(busy_ms(r), time),
+            fits || !is_good(r) ? end : ""); /* the table has the alias, too */
     if (r->outcome == OUTCOME_FAILED)
         show_error(u->out, "  ", &r->err);
 }
@@ -387,6 +467,10 @@ static void take_event(struct ui *u, const struct bake_event *event)
         note_looked_up(u, event->result);
         drop_row(u, event->result);
         break;
+    case EVENT_TRAFFIC:
+        u->traffic = *event->traffic;
+        u->limited_until_ms = clock_ms() + u->traffic.limited_ms;
+        break;
     case EVENT_TASK_RETRIED: {
         char name[TASK_SHOWN_MAX];
         char text[OUTPUT_SHOWN_MAX];
@@ -406,7 +490,7 @@ static void take_event(struct ui *u, const struct bake_event *event)
 
 static void put_event_json(struct ui *u, const struct bake_event *event)
 {
-    if (event->kind == EVENT_TASK_WAITING)
+    if (event->kind == EVENT_TASK_WAITING || event->kind == EVENT_TRAFFIC)
         return;
     struct err ignored = ERR_INIT;
     AUTO_JSON struct json *j = bake_event_json(event);
@@ -456,6 +540,7 @@ int ui_new(struct ui **out, enum ui_mode mode, bool verbose, struct err *e)
         else if (fd >= 0)
             close(fd);
     }
+    u->colors = mode == UI_LIVE && wants_colors();
     u->verbose = verbose;
     u->start_ms = clock_ms();
     int rc = mode == UI_JSON ? event_writer_new(&u->writer, stdout, e) : 0;
@@ -523,13 +608,15 @@ static const char *print_stages(const struct bake_task_result *r, enum bake_stag
 struct table {
     int task_width;
     bool all_columns;
+    bool aliases;
+    bool colors;
 };
 
 enum { TABLE_STAGES_WIDTH = 4 * 10, TABLE_REST_WIDTH = 2 + 9 + 2 + 8 + 2 };
 
 static struct table lay_out(const struct bake_report *r)
 {
-    struct table t = {.task_width = 4, .all_columns = true};
+    struct table t = {.task_width = 4, .all_columns = true, .aliases = true};
     size_t alias_width = 5;
     for (size_t i = 0; i < r->count; i++) {
         int len = (int)strlen(r->results[i].task);
@@ -539,9 +626,12 @@ static struct table lay_out(const struct bake_report *r)
     }
     size_t columns;
     terminal_size(STDOUT_FILENO, &columns);
-    if (isatty(STDOUT_FILENO))
-        t.all_columns =
-            columns >= (size_t)t.task_width + TABLE_STAGES_WIDTH + TABLE_REST_WIDTH + alias_width;
+    if (isatty(STDOUT_FILENO)) {
+        size_t least = (size_t)t.task_width + TABLE_REST_WIDTH + alias_width;
+        t.all_columns = columns >= least + TABLE_STAGES_WIDTH;
+        t.aliases = columns >= least;
+        t.colors = wants_colors();
+    }
     return t;
 }
 
@@ -550,14 +640,16 @@ static void print_task(const struct bake_task_result *r, const struct table *t)
     char columns[6][SIZE_TEXT_MAX];
     char name[TASK_SHOWN_MAX];
     text_harmless(name, sizeof(name), r->task);
-    printf("%-*s  %-9s  ", t->task_width, name, bake_outcome_name(r->outcome));
+    bool red = t->colors && r->outcome == OUTCOME_FAILED;
+    printf("%-*s  %s%-9s%s  ", t->task_width, name, red ? RED : "", bake_outcome_name(r->outcome),
+           red ? PLAIN : "");
     if (t->all_columns)
         printf("%8s  %8s  %8s  %8s  ", print_stages(r, STAGE_RESOLVE, STAGE_PULL, columns[0]),
                print_stages(r, STAGE_INGEST, STAGE_ASSEMBLE, columns[1]),
                print_stages(r, STAGE_BOOT, STAGE_READY, columns[2]),
                print_stages(r, STAGE_SNAPSHOT, STAGE_PROVE, columns[3]));
     printf("%8s  %s\n", print_stages(r, STAGE_PLAN, STAGE_REGISTER, columns[4]),
-           last_column(r, columns[5], sizeof(columns[5])));
+           t->aliases || !is_good(r) ? last_column(r, columns[5], sizeof(columns[5])) : "");
 }
 
 void ui_failures(const struct bake_report *r)
@@ -619,7 +711,7 @@ void ui_report(const struct bake_report *r, enum ui_mode mode, bool changed)
     printf("%-*s  %-9s  ", t.task_width, "TASK", "OUTCOME");
     if (t.all_columns)
         printf("%8s  %8s  %8s  %8s  ", "PULL", "DISK", "WARM", "SNAPSHOT");
-    printf("%8s  %s\n", "TOTAL", "ALIAS");
+    printf("%8s  %s\n", "TOTAL", t.aliases ? "ALIAS" : "");
     for (size_t i = 0; i < r->count; i++) {
         if (!changed || r->results[i].outcome != OUTCOME_UNCHANGED)
             print_task(&r->results[i], &t);

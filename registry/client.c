@@ -173,6 +173,7 @@ struct registry_stats registry_stats(struct registry *r)
                                    .mirrored = r->counters.mirrored,
                                    .rate_waits = r->counters.rate_waits};
 
+    stats.limited_ms = gates_limited_ms(r->gates);
     stats.has_quota = gates_quota(r->gates, &stats.quota_remaining, &stats.quota_limit);
     return stats;
 }

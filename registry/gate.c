@@ -170,6 +170,21 @@ void gate_note_quota(struct gates *g, const struct gate_pass *pass, uint64_t rem
     (void)pthread_mutex_unlock(&g->lock);
 }
 
+int64_t gates_limited_ms(struct gates *g)
+{
+    int64_t now_ms = clock_ms();
+    int64_t most_ms = 0;
+
+    (void)pthread_mutex_lock(&g->lock);
+    for (const struct gate *gate = g->list; gate; gate = gate->next) {
+        int64_t left_ms = gate->open_ms > now_ms ? gate->open_ms - now_ms : 1;
+        if (gate->closed && left_ms > most_ms)
+            most_ms = left_ms;
+    }
+    (void)pthread_mutex_unlock(&g->lock);
+    return most_ms;
+}
+
 bool gates_quota(struct gates *g, uint64_t *remaining, uint64_t *limit)
 {
     bool found = false;

@@ -248,6 +248,8 @@ void gate_leave(struct gates *g, const struct gate_pass *pass, enum gate_answer 
 /* What an answer says about the requests that are left, and the least that any host has left. */
 void gate_note_quota(struct gates *g, const struct gate_pass *pass, uint64_t remaining,
                      uint64_t limit);
+/* How long the gate that stays closed longest does so, at least 1; 0: none is closed. */
+int64_t gates_limited_ms(struct gates *g);
 bool gates_quota(struct gates *g, uint64_t *remaining, uint64_t *limit);
 
 /* ---- Logins (credentials.c) ------------------------------------------------------------- */

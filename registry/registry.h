@@ -93,6 +93,7 @@ struct registry_stats {
     /* The least that a host has left us (RateLimit-Remaining of its last answer), if any says. */
     bool has_quota;
     uint64_t quota_remaining, quota_limit; /* 0: it does not say out of how many */
+    int64_t limited_ms; /* until a host that limits us is asked again; 0: none does */
 };
 
 int registry_new(struct registry **out, const struct registry_options *options,

@@ -134,6 +134,60 @@ def files_are_there_at_once(journal, home):
     check("none/r.html" in done.stderr, done.stderr)
 
 
+# Runs of three nights: {task: (outcome, manifest, disk)}.
+NIGHTS = {
+    "2026-01-01T03:00:00Z-11": {"stays": ("ready", 1, 1), "breaks": ("ready", 1, 1), "heals": ("failed", None, None),
+                                "moves": ("ready", 1, 1), "stuck": ("failed", 1, None), "left": ("ready", 1, 1)},
+    "2026-01-02T03:00:00Z-12": {"stays": ("unchanged", 1, 1), "breaks": ("ready", 1, 1), "heals": ("failed", None, None),
+                                "moves": ("failed", None, None), "stuck": ("failed", None, None)},
+    "2026-01-03T03:00:00Z-13": {"stays": ("unchanged", 1, 1), "breaks": ("failed", 1, None), "heals": ("ready", 1, 1),
+                                "moves": ("ready", 2, 2), "stuck": ("failed", 1, None), "comes": ("ready", 1, 1),
+                                make_journal.HOSTILE: ("failed", None, None), "given-up": ("cancelled", None, None)},
+}
+
+
+def write_nights(runs):
+    for run, tasks in NIGHTS.items():
+        with open(os.path.join(runs, run + ".jsonl"), "w", encoding="utf-8") as out:
+            for task, (outcome, manifest, disk) in tasks.items():
+                event = {"event": "task_finished", "time": run.partition("Z-")[0] + ".000Z", "task": task, "outcome": outcome,
+                         "stage": "boot" if outcome == "failed" else "register", "stage_ms": {}, "pulled_size": 0}
+                event.update({} if manifest is None else {"manifest": "sha256:%064x" % manifest, "image": "x/%s:1" % task})
+                event.update({} if disk is None else {"disk": "sha256:%064x" % (disk + 100)})
+                event.update({"why": "image"} if outcome == "ready" else {"error": "task %s: boot: no\nmore" % task,
+                                                                          "error_class": "step", "retryable": False}
+                             if outcome != "unchanged" else {})
+                print(json.dumps(event, sort_keys=True), file=out)
+
+
+def what_moved(home):
+    store = os.path.join(home, "nights")
+    os.makedirs(os.path.join(store, "runs"))
+    write_nights(os.path.join(store, "runs"))
+
+    def since(when, *options, status=0):
+        return report("--since", when, "--store", store, *options, status=status)
+
+    def changes(when):
+        return {task["task"]: task["changes"] for task in json.loads(since(when, "--json").stdout)["moved"]}
+
+    last = {"breaks": ["failing"], "heals": ["mended"], "moves": ["mended", "image", "template"],
+            "stuck": ["still failing"], "comes": ["new"], shown(make_journal.HOSTILE): ["new", "failing"]}
+    got = changes("2026-01-02T03:00:00Z-12")
+    check({shown(task): what for task, what in got.items()} == last, got)
+    check(changes("2026-01-02T03:00:00Z-12.jsonl") == got and changes("2026-01-03") == got, "dates and runs")
+    check(changes("2026-01-01T03:00:00Z-11")["moves"] == ["image", "template"], "what was before it failed")
+    check(changes("2026-01-03T03:00:00Z-13") == {} and changes("1h") == {}, "nothing since")
+    check(set(changes("30000d")) == set(NIGHTS["2026-01-03T03:00:00Z-13"]) - {"given-up"} | {"left"}, "all is new")
+    text = since("2026-01-02T03:00:00Z-12").stdout
+    check("1 run since 2026-01-02T03:00:00Z-12\n" in text and "2 fail, and did not then:\n" in text, text)
+    check("  breaks: task breaks: boot: no\n" in text and "    is  sha256:%064x\n" % 2 in text, text)
+    check("  moves: image\n" in text, text)
+    check("nothing moved" in since("1h").stdout, "nothing")
+    check("is a time ago" in since("lately", status=2).stderr, "what it can be")
+    check("stands alone" in since("1h", "--html", home + "/x.html", status=2).stderr, "not with files")
+
+
 def schema_fits(journal):
     try:
         import jsonschema
@@ -166,6 +220,7 @@ def main():
         cut_journals(journal, home)
         files_are_there_at_once(journal, home)
         schema_fits(journal)
+        what_moved(home)
 
 
 if __name__ == "__main__":

@@ -2,16 +2,18 @@
 # SPDX-License-Identifier: MIT
 """A task that fails ends alone, with a message a person can act on."""
 
+import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import xml.etree.ElementTree
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "support"))
-from bakery import Bakery, check  # noqa: E402
+from bakery import Bakery, check, finish  # noqa: E402
 
 RECIPE = """\
 name: failures
@@ -105,6 +107,27 @@ def full_disk(bakery, size, stages, word, classes):
         subprocess.run(["umount", "--lazy", where], check=True)
 
 
+# In the guest of one task alone something goes on until its machine is killed.
+KILLED = RECIPE.replace("          exit 3\n", "          sleep 1000\n").replace("!= rotate-logs", "!= nobody")
+
+
+def a_machine_is_killed(bakery):
+    """As the kernel does it when the host has no memory left: told, and the other tasks go on."""
+    child = bakery.start(bakery.bake_command("--jobs", "1", recipe=KILLED, tasks=[STEP, GOOD]), "short")
+    for line in child.stdout:
+        event = json.loads(line)
+        if event["event"] == "output" and event["task"] == STEP and "jammed" in event["text"]:
+            for pid in bakery.machines_by_pid():
+                os.kill(pid, signal.SIGKILL)
+            break
+    run = finish(child).expect(1)
+    check(run.outcomes().get(GOOD, "ready") == "ready", run.outcomes())
+    expect_failure(run.tasks()[STEP], ["steps"], ["QEMU was killed by signal 9", "ran out of memory", "fewer jobs"], ["step"])
+    again = bakery.bake("--only-failed", recipe=KILLED.replace("sleep 1000", "true"), tasks=[STEP, GOOD], store="short").expect()
+    check(again.outcomes() == {STEP: "ready"}, again.outcomes())
+    check(not bakery.machines() and not bakery.leftovers("short"), "something was left behind")
+
+
 WRAPPER = """\
 #!/bin/sh
 case "$*" in *-version*) exec "%(real)s" "$@" ;; esac
@@ -138,6 +161,7 @@ def main():
     with Bakery(tasks=5) as bakery:
         one_of_each(bakery)
         a_boot_is_tried_again(bakery)
+        a_machine_is_killed(bakery)
         full_disk(bakery, "6m", ["pull", "ingest"], "space", ["sys"])
         # The guest's memory outgrows it: SIGBUS for the VMM, and no riddle for people.
         full_disk(bakery, "48m", ["boot", "steps", "ready"], "the disk is full", ["sys"])

@@ -4,7 +4,6 @@
 
 import http.server
 import os
-import re
 import sys
 import threading
 
@@ -15,14 +14,6 @@ from tcp_line import Line  # noqa: E402
 RATE_LIMITED = 6
 TASK, OTHER = "count-words", "fix-links"
 HANGS = RECIPE.replace("  - run:", "  - run: echo before the long one; sleep 1000\n  - run:", 1)
-
-
-def set_port(bakery, task, port):
-    path = os.path.join(bakery.set, "tasks", task, "task.toml")
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
-    with open(path, "w", encoding="utf-8") as out:
-        out.write(re.sub(r"127\.0\.0\.1:\d+/", "127.0.0.1:%d/" % port, text))
 
 
 def settings(bakery, text):
@@ -63,25 +54,25 @@ def a_boot_that_takes_long(bakery):
 def a_registry_that_is_silent(bakery):
     """Requests are tried again, within the run's patience; the second connection works."""
     with Line(bakery.facts["port"], "--silent", 1) as line:
-        set_port(bakery, TASK, line.port)
+        bakery.set_port(TASK, line.port)
         run = bakery.bake("--stage-timeout", "resolve=1s", tasks=[TASK], store="silent").expect()
         check(run.outcomes() == {TASK: "ready"} and len(retries(run)) == 1, retries(run))
         check("within 1 s" in retries(run)[0]["text"], retries(run))
     with Line(bakery.facts["port"], "--silent", 1000) as line:
-        set_port(bakery, TASK, line.port)
+        bakery.set_port(TASK, line.port)
         run = bakery.bake("--stage-timeout", "resolve=1s", tasks=[TASK], store="silent")
         expect_timeout(run, "resolve", "1 s")
         check(len(retries(run)) == 2, retries(run))
-    set_port(bakery, TASK, bakery.facts["port"])
+    bakery.set_port(TASK, bakery.facts["port"])
 
 
 def a_pull_that_takes_long(bakery):
     """A line that never stands still, so that no other limit is met."""
     with Line(bakery.facts["port"], "--rate", 20000) as line:
-        set_port(bakery, TASK, line.port)
+        bakery.set_port(TASK, line.port)
         run = bakery.bake("--stage-timeout", "pull=1s", tasks=[TASK], store="slow")
         expect_timeout(run, "pull", "1 s")
-    set_port(bakery, TASK, bakery.facts["port"])
+    bakery.set_port(TASK, bakery.facts["port"])
     # What arrived is gone on with.
     check(bakery.bake(tasks=[TASK], store="slow").expect().outcomes() == {TASK: "ready"}, "afterwards")
 
@@ -90,11 +81,11 @@ def connections_that_break(bakery):
     """The run tries again what the registry client has given up on."""
     once = settings(bakery, "tries: 1\n")
     with Line(bakery.facts["port"], "--reset", 2) as line:
-        set_port(bakery, TASK, line.port)
+        bakery.set_port(TASK, line.port)
         run = bakery.bake(*once, tasks=[TASK], store="broken").expect()
         check(run.outcomes() == {TASK: "ready"} and len(retries(run)) == 2, retries(run))
         run.check_schema()
-    set_port(bakery, TASK, bakery.facts["port"])
+    bakery.set_port(TASK, bakery.facts["port"])
 
 
 class Limited(http.server.BaseHTTPRequestHandler):
@@ -114,7 +105,7 @@ def a_registry_that_limits(bakery):
     """Nothing failed but for the rate: a status of its own. Something else failed as well: it is a failure."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Limited)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    set_port(bakery, TASK, server.server_port)
+    bakery.set_port(TASK, server.server_port)
     run = bakery.bake().expect(RATE_LIMITED)
     check(run.outcomes() == {TASK: "failed", OTHER: "ready"}, run.outcomes())
     task = run.tasks()[TASK]
@@ -123,7 +114,7 @@ def a_registry_that_limits(bakery):
     run = bakery.bake("--stage-timeout", "steps=1s", "--force", recipe=HANGS).expect(1)
     check({run.tasks()[name]["error_class"] for name in (TASK, OTHER)} == {"rate", "timeout"}, run.outcomes())
     server.shutdown()
-    set_port(bakery, TASK, bakery.facts["port"])
+    bakery.set_port(TASK, bakery.facts["port"])
 
 
 def main():

@@ -3,15 +3,12 @@
 """Disks made from images: clean by e2fsck, and mounted they equal what umoci unpacks."""
 
 import os
-import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "support"))
-from bakery import Bakery, check, need, skip  # noqa: E402
+from bakery import Bakery, check  # noqa: E402
 from compare_trees import differences, scan  # noqa: E402
-from disks import export, mounted_tree, quiet  # noqa: E402
-
-need("e2fsck", "umoci", "mount")
+from disks import export, mounted_tree, need_mounts, quiet  # noqa: E402
 
 
 def written_to(raw, mount):
@@ -47,10 +44,7 @@ def judge(bakery, reference, name):
 
 
 def main():
-    if os.getuid() != 0:
-        skip("a loop mount needs root")
-    if subprocess.run(["losetup", "-f"], capture_output=True).returncode:
-        skip("no loop devices here")
+    need_mounts()
     with Bakery(tasks=4) as bakery:
         disks = {task["name"]: judge(bakery, task["image"], task["name"]) for task in bakery.facts["tasks"]}
         # The same image out of a layout, in an empty store, gives the same disk.

@@ -72,6 +72,12 @@ class Run:
         check(found, "no task in the output:\n%s\n%s" % (self.out[-2000:], self.err[-2000:]))
         return found
 
+    def totals(self):
+        """The last event: counts of all tasks together."""
+        ends = [event for event in self.events() if event["event"] == "run_finished"]
+        check(len(ends) == 1, "no end in the output:\n%s\n%s" % (self.out[-2000:], self.err[-2000:]))
+        return ends[0]
+
     def stages(self):
         """Names of the stages that any task went through."""
         return {event["stage"] for event in self.events() if event["event"] == "stage_started"}
@@ -91,10 +97,10 @@ class Run:
 class Bakery:
     """`with Bakery(tasks=2) as bakery:` owns a temporary directory, a task set and its registry."""
 
-    def __init__(self, tasks=4, serve=True):
+    def __init__(self, tasks=4, serve=True, bulk_mb=0):
         self.program = os.environ.get("TB2_BAKE", "")
         check(os.path.exists(self.program), "TB2_BAKE names no program: '%s'" % self.program)
-        self.count, self.serve = tasks, serve
+        self.count, self.serve, self.bulk_mb = tasks, serve, bulk_mb
 
     def __enter__(self):
         # Short: unix sockets lie below it.
@@ -102,7 +108,8 @@ class Bakery:
         self.set = os.path.join(self.home, "set")
         self.cache = os.environ.get("TB2_TEST_CACHE") or os.path.join(self.home, "cache")
         try:
-            self._tool("make_task_set.py", "--out", self.set, "--tasks", str(self.count))
+            self._tool("make_task_set.py", "--out", self.set, "--tasks", str(self.count),
+                       "--bulk-mb", str(self.bulk_mb))
             with open(os.path.join(self.set, "set.json"), encoding="utf-8") as file:
                 self.facts = json.load(file)
             if self.serve:
@@ -147,6 +154,19 @@ class Bakery:
     def bake(self, *options, recipe=RECIPE, tasks=None, store="store", timeout=600):
         return self.tb2(*self.bake_command(*options, recipe=recipe, tasks=tasks), store=store, timeout=timeout)
 
+    def start(self, command, store="store"):
+        """The same on its own; `finish` waits for it."""
+        return subprocess.Popen(self.arguments(command, store), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+    def set_port(self, task, port):
+        """Where the task's image comes from."""
+        path = os.path.join(self.set, "tasks", task, "task.toml")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        with open(path, "w", encoding="utf-8") as out:
+            out.write(re.sub(r"127\.0\.0\.1:\d+/", "127.0.0.1:%d/" % port, text))
+
     def requests(self):
         """(method, path) of each request that the registry has seen."""
         with open(os.path.join(self.set, "registry.log"), encoding="utf-8") as file:
@@ -156,24 +176,34 @@ class Bakery:
         return [path for method, path in self.requests() if method == "GET" and "/blobs/sha256:" in path]
 
     def machines(self):
-        """Command lines of the QEMU processes that use this bakery's files."""
-        found = []
+        """Command lines of the QEMU processes that run in this bakery's directories."""
+        return list(self.machines_by_pid().values())
+
+    def machines_by_pid(self):
+        found = {}
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
                 with open("/proc/%s/cmdline" % pid, "rb") as file:
                     line = file.read().replace(b"\0", b" ").decode(errors="replace")
+                where = os.readlink("/proc/%s/cwd" % pid)
                 with open("/proc/%s/stat" % pid, encoding="utf-8") as file:
                     zombie = file.read().rpartition(")")[2].split()[0] == "Z"
             except OSError:
                 continue
-            if "qemu-system" in line.split(" ")[0] and self.home in line and not zombie:
-                found.append(line)
+            if "qemu-system" in line.split(" ")[0] and where.startswith(self.home) and not zombie:
+                found[int(pid)] = line
         return found
 
     def leftovers(self, store="store"):
         """What lies in the store's tmp directory: nothing, once no process is at work."""
         top = self.path(store, "tmp")
         return sorted(os.listdir(top)) if os.path.isdir(top) else []
+
+
+def finish(child, timeout=600):
+    """What a child of Bakery.start has done."""
+    out, err = child.communicate(timeout=timeout)
+    return Run(child.returncode, out, err, 0)
 
 
 def start_and_kill(bakery, command, store, seconds):

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Makes a small real task set and puts its images into a real registry.
 
-  make_task_set.py --out DIR [--port P] [--tasks N]
+  make_task_set.py --out DIR [--port P] [--tasks N] [--bulk-mb MB]
 
 DIR/tasks      a directory a task, in the shape of Terminal-Bench 2
 DIR/registry   storage of docker-registry, filled by pushing to one (registry.sh serves it)
@@ -10,6 +10,7 @@ DIR/oci        the same images as an OCI layout, tagged by task
 DIR/judge      the same trees once more, as plain OCI manifests that every tool can unpack
 DIR/set.json   what was made
 
+With --bulk-mb, each image has so many MB more that do not compress: half in a layer of a few images, half its own.
 Task.toml files name 127.0.0.1:P; port 0 takes a free one. The same arguments and Debian packages
 (busybox-static, zstd) give the same bytes.
 """
@@ -28,6 +29,7 @@ from oci_image import DOCKER, OCI, Layer, Pusher, Store, digest, write_layout  #
 
 TAG = "20251031"
 NAMES = ["count-words", "fix-links", "rotate-logs", "sort-records"]
+BULK_SHARED = 12
 CAP_NET_RAW = bytes.fromhex("0100000200200000000000000000000000000000")  # vfs_cap_data, revision 2
 # Three texts that must never be found on a disk; those of tests and solution in nothing that a store holds.
 WITHHELD = {"tests": "tb2-demo-withheld-test", "solution": "tb2-demo-withheld-solution",
@@ -140,6 +142,19 @@ def task_layers(name, kind):
         second.whiteout("app/data-0.txt")
         second.file("app/data-1.txt", "written over\n")
     return [layer.finish(), second.finish()]
+
+
+def bulk_layer(seed, size):
+    layer = Layer()
+    layer.file("opt/bulk-%s.bin" % seed, hashlib.shake_256(seed.encode()).digest(size))
+    return layer.finish()
+
+
+def bulk_layers(name, number, size):
+    """Layers that make an image larger: one that every BULK_SHARED-th image has, and one of the task's own."""
+    if not size:
+        return []
+    return [bulk_layer("shared-%d" % (number % BULK_SHARED), size // 2), bulk_layer(name, size // 2)]
 
 
 def image(store, name, kind, tars):
@@ -283,6 +298,7 @@ def main():
     parser.add_argument("--out", required=True)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--tasks", type=int, default=4)
+    parser.add_argument("--bulk-mb", type=float, default=0)
     options = parser.parse_args()
     out = os.path.abspath(options.out)
     registry = os.path.join(HERE, "registry.sh")
@@ -294,7 +310,7 @@ def main():
     names = NAMES + ["demo-task-%02d" % i for i in range(len(NAMES), options.tasks)]
     base, tools = base_layer(), tools_layer()
     for i, name in enumerate(names[:options.tasks]):
-        tars = [base, tools] + task_layers(name, i % 4)
+        tars = [base, tools] + bulk_layers(name, i, int(options.bulk_mb * 1e6)) + task_layers(name, i % 4)
         images[name] = image(store, name, i % 4, tars)
         judge[name] = store.manifest(OCI, tars, "plain", {})
         made.append({"name": name, "diff_ids": [digest(tar) for tar in tars],

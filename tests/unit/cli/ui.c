@@ -56,13 +56,13 @@ static void survives_a_resize(void **state)
     if (rc == 0) {
         ui_event(ui, &(struct bake_event){.kind = EVENT_RUN_STARTED, .count = 1});
         ui_event(ui, &(struct bake_event){.kind = EVENT_STAGE_STARTED, .result = &result});
-        /* 53 and 39 columns, each two lines of 30. A resize in the middle of a frame does not show. */
+        /* 66 and 39 columns, three and two lines of 30. A resize in the middle of a frame does not show. */
         for (int i = 0; i < 20 && !erased; i++) {
             resize(terminal, 100);
             drawn =
                 comes(terminal, "\x1b[2A\r\x1b[J", 1000) && comes(terminal, "1 running, ", 1000);
             resize(terminal, 30);
-            erased = comes(terminal, "\x1b[4A\r\x1b[J", 400);
+            erased = comes(terminal, "\x1b[5A\r\x1b[J", 400);
         }
     }
     ui_free(ui);
