@@ -27,4 +27,8 @@ int boot_image_put(const struct boot_image *b, struct store *s, struct err *e) M
 int boot_image_peek(struct boot_image *out, struct store *s, const struct digest *key,
                     struct err *e) MUST_USE;
 
+struct machine_room;
+/* From now on guests begin as boot images, where the VMM can do that. */
+int machine_room_use_boot_images(struct machine_room *r, struct err *e) MUST_USE;
+
 #endif

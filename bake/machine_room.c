@@ -6,6 +6,7 @@
  * no other; else Firecracker where it can do all that is wanted, and QEMU where it cannot. Why is
  * logged.
  */
+#include "bake/boot_image.h"
 #include "bake/pipeline.h"
 
 #include <stdio.h>

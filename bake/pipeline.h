@@ -121,8 +121,6 @@ struct machine_wants {
 int machine_room_open(struct machine_room *r, struct store *s, const struct machine_wants *w,
                       struct err *e) MUST_USE;
 void machine_room_close(struct machine_room *r); /* a zeroed one is fine */
-/* From now on guests begin as boot images, where the VMM can do that. */
-int machine_room_use_boot_images(struct machine_room *r, struct err *e) MUST_USE;
 /* A snapshot fits only the machine it was made with: ERR_UNSUPPORTED naming the field that differs.
  * Before anything is loaded. */
 int machine_room_fits(const struct machine_room *r, const struct template *t,

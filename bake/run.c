@@ -4,6 +4,7 @@
  * is cancelled. One task's failure is that task's alone. Results depend on nothing but the tasks:
  * they share layers, tags and places through image_room and the lanes.
  */
+#include "bake/boot_image.h"
 #include "bake/pipeline.h"
 #include "bake/push.h"
 
