@@ -270,10 +270,4 @@ struct oci_layer {
     size_t memory_len; /* what the entries hold, kept below LIMIT_LAYER_INDEX */
 };
 
-/*
- * Appends the entry and takes over what it holds, also on failure (it is zeroed). ERR_LIMIT when
- * the index grows past LIMIT_LAYER_INDEX.
- */
-int oci_layer_add(struct oci_layer *l, struct oci_entry *entry, struct err *e) MUST_USE;
-
 #endif

@@ -14,7 +14,7 @@
 static const char alias_a[] = "tb2-a-0000000001";
 static const char alias_b[] = "tb2-b-0000000001";
 
-/* Some of everything: two templates that share chunks, three layers, an image's documents. */
+/* Some of everything: two templates that share chunks, three layers, a step, an image's documents. */
 static void open_full_world(struct world *w, struct digest layers[3])
 {
     struct err e = ERR_INIT;
@@ -22,7 +22,8 @@ static void open_full_world(struct world *w, struct digest layers[3])
     for (uint64_t i = 0; i < 3; i++)
         layers[i] = put_layer(w->store, 1000 + i, 150000);
     struct digest manifest = put_image(w->store, layers, 3);
-    assert_ok(put_template(w->store, alias_a, 100, &manifest, &e));
+    struct digest step = put_step(w->store, "step", 300);
+    assert_ok(put_template_of(w->store, alias_a, 100, &manifest, &step, &e));
     assert_ok(put_template(w->store, alias_b, 102, &manifest, &e));
 }
 
@@ -90,6 +91,7 @@ static void a_sound_store(void **state)
     assert_int_equal(du.total, size);
     assert_int_equal(sum, size);
     assert_int_equal(du.kinds[DU_LOOSE].count, 0);
+    assert_int_equal(du.kinds[DU_STEPS].count, 3);
     assert_int_equal(du.kinds[DU_MEMORY].count, 2); /* the rest are of a disk, too */
     file_list_fini(&l);
     world_close(&w);
