@@ -257,6 +257,12 @@ int warm_task(struct baking *b, const struct block_map *disk, const struct diges
                 .images = &b->run->images},
         .initial = initial_context,
     };
+    if (options.network && b->recipe->network == RECIPE_NETWORK_TAP) {
+        (void)err_set(e, ERR_UNSUPPORTED,
+                      "the recipe wants network tap: this program has no tap "
+                      "device to give to guests");
+        return err_hint(e, "use network user or none");
+    }
     AUTO_JSON struct json *j = json_new_object();
     baking_name_console(b);
     w.options.console = b->result->console;
