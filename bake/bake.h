@@ -194,6 +194,19 @@ struct bake_limits {
     uint64_t memory_mb; /* of all machines together */
 };
 
+/* What disks are pushed as (bake/push.h). */
+enum push_format {
+    PUSH_OVERLAYBD, /* the disk, one layer per region and one on top (docs/formats/overlaybd.md) */
+    PUSH_OCI,       /* a plain image: of a template, its image's layers and one of what baking
+                       changed; an image as it is */
+};
+enum push_compression {
+    PUSH_COMPRESSION_DEFAULT, /* zstd; of plain images gzip, which all read */
+    PUSH_ZSTD,
+    PUSH_LZ4, /* not for plain images */
+    PUSH_GZIP /* for plain images alone */
+};
+
 /* In place of a time: no limit. */
 #define STAGE_UNLIMITED ((int64_t)-1)
 
@@ -229,6 +242,8 @@ struct bake_options {
     struct image_options images;
     const char
         *push_to; /* repository for each template's disk (bake/push.h), without a tag; NULL: none */
+    enum push_format push_format;
+    enum push_compression push_compression;
     enum bake_builder builder;
     const char *e2b_api_url; /* NULL: local catalog only */
     const char *e2b_api_key;

@@ -290,7 +290,7 @@ int key_peek(struct digest *record, struct store *s, const struct digest *key, s
 
 int pushed_peek(struct json **out, struct store *s, const struct digest *key, struct err *e)
 {
-    static const char *const members[] = {"blob", "size", "host", "repository"};
+    static const char *const members[] = {"blob", "size", "diff_id", "host", "repository"};
     AUTO_JSON struct json *j = NULL;
     AUTO_JSON struct json *whole = json_new_object();
     AUTO_BUF struct buf text;

@@ -18,6 +18,24 @@ void push_report_fini(struct push_report *r)
     *r = (struct push_report){0};
 }
 
+/* Fills in what was left open. */
+static int settle_compression(struct push_options *o, struct err *e)
+{
+    bool plain = o->format == PUSH_OCI;
+    if (o->compression == PUSH_COMPRESSION_DEFAULT)
+        o->compression = plain ? PUSH_GZIP : PUSH_ZSTD;
+    if (o->compression != (plain ? PUSH_LZ4 : PUSH_GZIP))
+        return 0;
+    err_set(e, ERR_INPUT, "--compression: %s",
+            plain ? "plain images have no lz4" : "OverlayBD has no gzip");
+    return err_hint(e, "take zstd, or %s", plain ? "gzip" : "lz4");
+}
+
+enum overlaybd_compression push_overlaybd_compression(const struct push_options *o)
+{
+    return o->compression == PUSH_LZ4 ? OVERLAYBD_LZ4 : OVERLAYBD_ZSTD;
+}
+
 int push_open(struct push **out, struct store *s, const struct push_options *o, struct err *e)
 {
     if (o->images.offline) {
@@ -29,11 +47,11 @@ int push_open(struct push **out, struct store *s, const struct push_options *o, 
         return err_nomem(e, "push");
     p->store = s;
     p->options = *o;
-    if (!p->options.compression)
-        p->options.compression = OVERLAYBD_ZSTD;
     if (!p->options.block_size)
         p->options.block_size = BLOCK_SIZE_DEFAULT;
-    int rc = image_room_open(&p->room, s, &o->images, o->cancel, e);
+    int rc = settle_compression(&p->options, e);
+    if (rc == 0)
+        rc = image_room_open(&p->room, s, &o->images, o->cancel, e);
     if (rc < 0)
         return rc;
     *out = MOVE(p);
@@ -188,8 +206,8 @@ static int template_subject(struct subject *s, struct store *store, const struct
     return rc;
 }
 
-/* Pulls, ingests and assembles. */
-static int image_subject(struct subject *s, struct push *p, struct image *i, struct err *e)
+static int assemble(struct push *p, struct image *i, uint64_t free_size, struct block_map **out,
+                    struct err *e)
 {
     struct digest disk;
     int rc = image_drop_damaged(i, &p->room, e);
@@ -197,9 +215,15 @@ static int image_subject(struct subject *s, struct push *p, struct image *i, str
         rc = image_pull(i, &p->room, NULL, e);
     if (rc == 0)
         rc = image_ingest(i, &p->room, e);
-    if (rc == 0)
-        rc = image_assemble(i, &p->room, p->options.free_size, &s->disk, &disk, e);
-    return rc < 0 ? rc : load_regions(s, p->store, &i->config, e);
+    return rc < 0 ? rc : image_assemble(i, &p->room, free_size, out, &disk, e);
+}
+
+int push_assemble(struct push *p, struct image *i, uint64_t free_size, struct block_map **out,
+                  struct err *e)
+{
+    AUTO_FD int lock = -1;
+    int rc = p->options.in_run ? 0 : run_lock(&lock, p->store, e);
+    return rc < 0 ? rc : assemble(p, i, free_size, out, e);
 }
 
 /* ---- Sending ---- */
@@ -229,17 +253,14 @@ static int send_layers(struct push_target *t, struct push_plan *plan, struct err
     return rc < 0 ? rc : pool_finish(pool, e);
 }
 
-static void count_layers(struct push_report *out, const struct push_plan *plan)
+void push_count(struct push_report *out, const struct push_blob *b)
 {
-    out->layers = plan->count;
-    for (size_t i = 0; i < plan->count; i++) {
-        const struct push_layer *l = &plan->layers[i];
-        out->size += l->blob.size;
-        out->converted += l->converted;
-        out->mounted += l->result == PUSH_MOUNTED;
-        out->sent += l->result == PUSH_SENT;
-        out->sent_size += l->result == PUSH_SENT ? l->blob.size : 0;
-    }
+    out->layers++;
+    out->size += b->size;
+    out->converted += b->converted;
+    out->mounted += b->result == PUSH_MOUNTED;
+    out->sent += b->result == PUSH_SENT;
+    out->sent_size += b->result == PUSH_SENT ? b->size : 0;
 }
 
 static int send_disk(struct push_target *t, const struct subject *s, const struct push_facts *facts,
@@ -251,7 +272,8 @@ static int send_disk(struct push_target *t, const struct subject *s, const struc
         rc = send_layers(t, &plan, e);
     if (rc == 0)
         rc = push_documents(t, &plan, facts, &out->digest, e);
-    count_layers(out, &plan);
+    for (size_t i = 0; i < plan.count; i++)
+        push_count(out, &plan.layers[i].blob);
     push_plan_fini(&plan);
     return rc;
 }
@@ -274,13 +296,11 @@ int push_template(struct push *p, const struct template *t, const char *to, stru
     struct push_target target;
     struct subject subject = {0};
     *out = (struct push_report){0};
-    if (p->options.format == PUSH_OCI) {
-        err_set(e, ERR_UNSUPPORTED, "%s: a template's disk has no OCI layers to push", t->alias);
-        return err_hint(e, "push it with --push-format overlaybd; oci is for images");
-    }
     int rc = open_target(&target, p, to, t->alias, e);
     if (rc < 0)
         return rc;
+    if (p->options.format == PUSH_OCI)
+        return close_target(&target, out, push_plain(&target, t, out, e), e);
     rc = template_subject(&subject, p->store, t, e);
     struct push_facts facts = {.image_config = subject.has_config ? subject.config.raw : NULL,
                                .template = t};
@@ -293,15 +313,12 @@ int push_template(struct push *p, const struct template *t, const char *to, stru
 static int send_image(struct push_target *t, struct image *i, struct push_report *out,
                       struct err *e)
 {
-    AUTO_FD int lock = -1;
     struct subject subject = {0};
     if (t->push->options.format == PUSH_OCI)
         return push_copy(t, i, out, e);
-    int rc = run_lock(&lock, t->push->store, e);
+    int rc = push_assemble(t->push, i, t->push->options.free_size, &subject.disk, e);
     if (rc == 0)
-        rc = image_subject(&subject, t->push, i, e);
-    file_close(&lock);
-    lock = -1;
+        rc = load_regions(&subject, t->push->store, &i->config, e);
     struct push_facts facts = {.image_config = i->config.raw};
     if (rc == 0)
         rc = send_disk(t, &subject, &facts, out, e);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Disks as images in a registry: as OverlayBD layers, which AgentENV hosts load on demand, or an
- * image as it is.
+ * Disks as images in a registry: as OverlayBD layers, which AgentENV hosts load on demand, or as plain
+ * images, which everything reads.
  */
 #ifndef TB2_BAKE_PUSH_H
 #define TB2_BAKE_PUSH_H
@@ -9,17 +9,13 @@
 #include "bake/bake.h"
 #include "blockdev/overlaybd.h"
 
-enum push_format {
-    PUSH_OVERLAYBD, /* the disk, one layer per region and one on top (docs/formats/overlaybd.md) */
-    PUSH_OCI,       /* the image's own documents and blobs; not for templates */
-};
-
 /* Borrowed until push_close. */
 struct push_options {
     enum push_format format;
-    enum overlaybd_compression compression; /* 0: zstd */
-    uint32_t block_size;                    /* plain bytes compressed together; 0: 16 KiB */
-    uint64_t free_size;                     /* bytes that must be free on the disk of an image */
+    enum push_compression compression; /* of layers that are made */
+    uint32_t block_size; /* of OverlayBD: plain bytes compressed together; 0: 16 KiB */
+    uint64_t free_size;  /* bytes that must be free on the disk of an image */
+    bool in_run;         /* the caller has the store's run_lock */
     struct image_options images;
     const struct cancel *cancel;
 };
@@ -36,6 +32,7 @@ void push_report_fini(struct push_report *r);
 
 /* What several pushes share: connections, logins, and what is converted only once. */
 struct push;
+/* ERR_INPUT: a compression that the format does not have. */
 int push_open(struct push **out, struct store *s, const struct push_options *o,
               struct err *e) MUST_USE;
 void push_close(struct push *p);
@@ -46,7 +43,9 @@ DEFINE_AUTO(push, push_close)
  * Pushes what the template's disk is to the repository `to` ("host/name[:tag]"; without a tag: the
  * alias). Blobs that are there, or that the store knows converted, are not made again; the manifest
  * goes last, so that a tag never names what is not whole. *out is for push_report_fini, whatever the
- * result. ERR_INPUT: `to` is no repository. ERR_UNSUPPORTED: the format does not go. Thread-safe.
+ * result. ERR_INPUT: `to` is no repository. As a plain image it needs its image, whose layers are pulled
+ * again where the store has them no more: ERR_NOTFOUND where the image is gone, ERR_BUSY while a bake
+ * works in the store. Thread-safe.
  */
 int push_template(struct push *p, const struct template *t, const char *to, struct push_report *out,
                   struct err *e) MUST_USE;

@@ -32,23 +32,19 @@ static int lazy_read(void *self, uint64_t off, void *data, size_t len, size_t *g
     return l->opened.read(l->opened.self, off, data, len, got, e);
 }
 
-static int copy_layer(const struct push_target *t, struct image *i, const struct oci_descriptor *d,
-                      struct push_report *out, struct err *e)
+int push_copy_layer(const struct push_target *t, struct image *i, const struct oci_descriptor *d,
+                    struct push_report *out, struct err *e)
 {
     struct lazy lazy = {.image = i, .room = &t->push->room, .descriptor = d};
     struct source from = {.read = lazy_read, .self = &lazy, .size = d->size};
     bool near = !image_is_local(i) && strcmp(i->ref.host, t->ref.host) == 0 &&
                 strcmp(i->ref.repository, t->ref.repository) != 0;
     struct registry_upload upload = {d, &from, near ? i->ref.repository : NULL};
-    enum registry_push_result result = PUSH_WAS_THERE;
-    int rc = registry_push_blob(t->push->room.registry, &t->ref, &upload, &result, e);
+    struct push_blob blob = {.size = d->size, .result = PUSH_WAS_THERE};
+    int rc = registry_push_blob(t->push->room.registry, &t->ref, &upload, &blob.result, e);
     if (lazy.open)
         source_close(&lazy.opened);
-    out->layers++;
-    out->size += d->size;
-    out->mounted += result == PUSH_MOUNTED;
-    out->sent += result == PUSH_SENT;
-    out->sent_size += result == PUSH_SENT ? d->size : 0;
+    push_count(out, &blob);
     return rc;
 }
 
@@ -94,7 +90,7 @@ int push_copy(const struct push_target *t, struct image *i, struct push_report *
     for (size_t n = 0; rc == 0 && n < count; n++) {
         rc = cancel_check(t->push->options.cancel, e);
         if (rc == 0)
-            rc = copy_layer(t, i, &layers[n], out, e);
+            rc = push_copy_layer(t, i, &layers[n], out, e);
     }
     if (rc == 0)
         rc = copy_documents(t, i, e);

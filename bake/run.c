@@ -164,7 +164,12 @@ static int run_open(struct run *run, struct bake_report *out, struct err *e)
         rc = open_server(run, e);
     if (rc == 0 && o->push_to && !run->plan_only)
         rc = push_open(&run->push, run->store,
-                       &(struct push_options){.images = o->images, .cancel = &run->cancel}, e);
+                       &(struct push_options){.format = o->push_format,
+                                              .compression = o->push_compression,
+                                              .in_run = true,
+                                              .images = o->images,
+                                              .cancel = &run->cancel},
+                       e);
     if (rc == 0)
         rc = run_choose_tasks(run, out, e);
     if (rc == 0 && out->count > 0 && o->images.offline)

@@ -27,9 +27,10 @@
 #define LIMIT_LAYER_INDEX ((size_t)1 << 30) /* decoded layer index */
 #define LIMIT_BLOCK_MAP ((size_t)1 << 30)   /* decoded block map */
 #define LIMIT_RECORD ((size_t)16 << 20)     /* template and catalog records */
-#define LIMIT_OUTPUT_TAIL ((size_t)64 << 10) /* output of a step kept for reports */
-#define LIMIT_INITRAMFS ((size_t)256 << 20)  /* agent and modules */
-#define LIMIT_QMP ((size_t)4 << 20)          /* one QMP message */
+#define LIMIT_DIFF_LAYER ((uint64_t)256 << 30) /* files of a layer made of a disk's changes */
+#define LIMIT_OUTPUT_TAIL ((size_t)64 << 10)   /* output of a step kept for reports */
+#define LIMIT_INITRAMFS ((size_t)256 << 20)    /* agent and modules */
+#define LIMIT_QMP ((size_t)4 << 20)            /* one QMP message */
 
 struct buf {
     uint8_t *data; /* always followed by a NUL byte that is not counted; NULL while empty */

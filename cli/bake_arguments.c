@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "cli/push_arguments.h"
 
 void bake_arguments_fini(struct bake_arguments *a)
 {
@@ -329,6 +330,18 @@ static int take_push(void *arguments, const char *value, struct err *e)
     return err_hint(e, "the tag is each template's alias");
 }
 
+static int take_push_format(void *arguments, const char *value, struct err *e)
+{
+    struct bake_arguments *a = arguments;
+    return push_format_parse(&a->bake.push_format, value, e);
+}
+
+static int take_push_compression(void *arguments, const char *value, struct err *e)
+{
+    struct bake_arguments *a = arguments;
+    return push_compression_parse(&a->bake.push_compression, value, e);
+}
+
 static int take_builder(void *arguments, const char *value, struct err *e)
 {
     static const char *const names[] = {
@@ -423,6 +436,7 @@ const struct option_row bake_option_rows[] = {
     {"server-jobs", "N", "builds on the template server at once (default: 4)", take_server_jobs},
     {"push", "REPOSITORY",
      "push each template's disk there, under its alias, as 'tb2-bake push' does", take_push},
+    PUSH_OPTION_ROWS(take_push_format, take_push_compression),
     {"builder", "WHO",
      "of templates on a server: server (it runs the steps), local (it begins\n"
      "with what was pushed), auto (local with --push; the default)",

@@ -9,6 +9,7 @@
 #include "bake/push.h"
 #include "cli/cmd.h"
 #include "cli/image_arguments.h"
+#include "cli/push_arguments.h"
 
 struct arguments {
     struct image_arguments images;
@@ -18,32 +19,16 @@ struct arguments {
     const char *to;
 };
 
-static int take_push_format(enum push_format *out, const char *value, struct err *e)
-{
-    if (strcmp(value, "overlaybd") != 0 && strcmp(value, "oci") != 0)
-        return err_set(e, ERR_INPUT, "--push-format is overlaybd or oci, not '%s'", value);
-    *out = strcmp(value, "oci") == 0 ? PUSH_OCI : PUSH_OVERLAYBD;
-    return 0;
-}
-
-static int take_push_compression(enum overlaybd_compression *out, const char *value, struct err *e)
-{
-    if (strcmp(value, "zstd") != 0 && strcmp(value, "lz4") != 0)
-        return err_set(e, ERR_INPUT, "--compression is zstd or lz4, not '%s'", value);
-    *out = strcmp(value, "lz4") == 0 ? OVERLAYBD_LZ4 : OVERLAYBD_ZSTD;
-    return 0;
-}
-
 static int take_format(void *arguments, const char *value, struct err *e)
 {
     struct arguments *a = arguments;
-    return take_push_format(&a->push.format, value, e);
+    return push_format_parse(&a->push.format, value, e);
 }
 
 static int take_compression(void *arguments, const char *value, struct err *e)
 {
     struct arguments *a = arguments;
-    return take_push_compression(&a->push.compression, value, e);
+    return push_compression_parse(&a->push.compression, value, e);
 }
 
 static int take_block_size(void *arguments, const char *value, struct err *e)
@@ -58,12 +43,7 @@ static int take_block_size(void *arguments, const char *value, struct err *e)
 }
 
 static const struct option_row rows[] = {
-    {"push-format", "FORMAT",
-     "overlaybd: the disk, to be loaded on demand (the default);\n"
-     "oci: an image as it is, its layers unchanged",
-     take_format},
-    {"compression", "WHICH", "of overlaybd: zstd (the default), or lz4, larger and quicker to read",
-     take_compression},
+    PUSH_OPTION_ROWS(take_format, take_compression),
     {"block-size", "KIB", "compressed together: 4, 8, 16 (the default) or 32", take_block_size},
     IMAGE_OPTION_ROWS,
     PLATFORM_OPTION_ROW,
@@ -178,13 +158,14 @@ const struct command command_push = {
     .arguments = "(ALIAS | IMAGE)... REPOSITORY[:TAG] [options]",
     .summary =
         "Push disks to a registry, as images of OverlayBD layers that AgentENV hosts load on "
-        "demand.\n"
-        "Prints the name of each with its digest.\n\n"
+        "demand,\n"
+        "or as plain images. Prints the name of each with its digest.\n\n"
         "There is one layer for each layer of the image a disk was made from, and one for all the\n"
         "rest, so that what disks share is there once. Nothing is converted or sent twice. An "
         "IMAGE\n"
-        "is pulled and assembled, not booted. Without a TAG it is the alias, or the image's name\n"
-        "and tag.",
+        "is pulled and assembled, not booted; with --push-format oci it is copied as it is. "
+        "Without a\n"
+        "TAG it is the alias, or the image's name and tag.",
     .options = rows,
     .run = run,
 };

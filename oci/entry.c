@@ -15,8 +15,6 @@
 #include "base/mem.h"
 #include "oci/internal.h"
 
-#define MARKER ".wh."
-#define MARKER_OPAQUE ".wh..wh..opq"
 #define MARKER_AUFS ".wh..wh." /* AUFS's own files, such as .wh..wh.plnk; not content */
 
 void oci_entry_fini(struct oci_entry *entry)
@@ -142,7 +140,7 @@ static int check_directories(const char *path, size_t base, bool *skip, struct e
     for (const char *at = path; at < path + base; at += strcspn(at, "/") + 1) {
         if (has_prefix(at, MARKER_AUFS))
             *skip = true;
-        else if (has_prefix(at, MARKER))
+        else if (has_prefix(at, OCI_WHITEOUT_PREFIX))
             return err_set(e, ERR_CORRUPT, "an entry below a whiteout");
     }
     return 0;
@@ -160,17 +158,17 @@ int oci_entry_name(struct oci_entry *entry, bool *skip, const char *raw, struct 
     if (rc < 0)
         return rc;
     char *name = path + base;
-    if (strcmp(name, MARKER_OPAQUE) == 0) {
+    if (strcmp(name, OCI_OPAQUE_NAME) == 0) {
         entry->type = OCI_OPAQUE;
         path[base > 0 ? base - 1 : 0] = 0;
     } else if (has_prefix(name, MARKER_AUFS)) {
         *skip = true;
-    } else if (has_prefix(name, MARKER)) {
-        size_t len = strlen(name + strlen(MARKER));
-        if (len == 0 || is_dots(name + strlen(MARKER), len))
+    } else if (has_prefix(name, OCI_WHITEOUT_PREFIX)) {
+        size_t len = strlen(name + strlen(OCI_WHITEOUT_PREFIX));
+        if (len == 0 || is_dots(name + strlen(OCI_WHITEOUT_PREFIX), len))
             return err_set(e, ERR_CORRUPT, "a whiteout that names no file");
         entry->type = OCI_WHITEOUT;
-        memmove(name, name + strlen(MARKER), len + 1);
+        memmove(name, name + strlen(OCI_WHITEOUT_PREFIX), len + 1);
     }
     entry->path = MOVE(path);
     return 0;

@@ -104,6 +104,24 @@ extern const struct oci_gunzip oci_gunzip_zlib;
 extern const struct oci_gunzip oci_gunzip_isal;
 #endif
 
+/* ---- Layers that are written (tar_write.c, compress.c) --------------------------------------- */
+
+enum { OCI_TAR_BLOCK = 512 };
+
+/* Appends what stands before an entry's data: records and header, whole blocks. ERR_UNSUPPORTED. */
+int oci_tar_headers(struct buf *out, const struct oci_entry *entry, struct err *e) MUST_USE;
+
+/* Compresses into `to`, borrowed for the encoder's life. One owner, one thread at a time. */
+struct oci_encoder;
+int oci_encoder_new(struct oci_encoder **out, enum oci_compression kind, const struct sink *to,
+                    struct err *e) MUST_USE;
+/* `end`: these are the last bytes. */
+int oci_encoder_write(struct oci_encoder *c, const void *data, size_t len, bool end,
+                      struct err *e) MUST_USE;
+void oci_encoder_free(struct oci_encoder *c);
+DEFINE_AUTO(oci_encoder, oci_encoder_free)
+#define AUTO_OCI_ENCODER CLEANUP(oci_encoder_free_auto_)
+
 /* ---- Decompression (decompress.c) ---------------------------------------------------------- */
 
 /* The plain bytes of a layer blob, in order; the blob is hashed meanwhile. One thread at a time. */
@@ -196,6 +214,10 @@ const struct oci_tar_facts *oci_tar_facts(const struct oci_tar *t);
 void oci_tar_free(struct oci_tar *t);
 DEFINE_AUTO(oci_tar, oci_tar_free)
 #define AUTO_OCI_TAR CLEANUP(oci_tar_free_auto_)
+
+/* Names that are removals and hidden directories (layer.md, "Whiteouts"). */
+#define OCI_WHITEOUT_PREFIX ".wh."
+#define OCI_OPAQUE_NAME ".wh..wh..opq"
 
 /* ---- Entries (entry.c) --------------------------------------------------------------------- */
 

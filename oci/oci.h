@@ -278,6 +278,42 @@ const struct oci_entry *oci_layer_entry(const struct oci_layer *l, size_t index)
 int oci_layer_encode(const struct oci_layer *l, struct buf *out, struct err *e) MUST_USE;
 int oci_layer_decode(struct oci_layer **out, const void *bytes, size_t len, struct err *e) MUST_USE;
 
+/* ---- Layers that are written --------------------------------------------------------------- */
+
+/*
+ * A layer blob, entry by entry: a tar (ustar, PAX records where that has no room), compressed. The same
+ * entries give the same bytes. One owner, one thread at a time.
+ */
+struct oci_layer_writer;
+
+struct oci_layer_facts {
+    struct digest blob;    /* of the compressed bytes */
+    struct digest diff_id; /* of the tar */
+    uint64_t size, plain_size;
+    uint64_t entries;
+};
+
+/* `to` takes the blob; borrowed for the writer's life. */
+int oci_layer_writer_new(struct oci_layer_writer **out, const struct sink *to,
+                         enum oci_compression compression, struct err *e) MUST_USE;
+/*
+ * Adds an entry; extents are not looked at. The `size` bytes of a file follow by
+ * oci_layer_writer_data. A hard link carries mode, owner and time of its target, which some unpackers
+ * apply; whiteouts and opaque markers carry a path. ERR_UNSUPPORTED, naming the entry: a name that
+ * would be a whiteout, numbers and attributes that a tar cannot hold.
+ */
+int oci_layer_writer_add(struct oci_layer_writer *w, const struct oci_entry *entry,
+                         struct err *e) MUST_USE;
+/* The next bytes of the file that was added last. ERR_INPUT past its size. */
+int oci_layer_writer_data(struct oci_layer_writer *w, const void *data, size_t len,
+                          struct err *e) MUST_USE;
+/* Ends the blob. ERR_INPUT when the last file is not whole. */
+int oci_layer_writer_finish(struct oci_layer_writer *w, struct oci_layer_facts *out,
+                            struct err *e) MUST_USE;
+void oci_layer_writer_free(struct oci_layer_writer *w);
+DEFINE_AUTO(oci_layer_writer, oci_layer_writer_free)
+#define AUTO_OCI_LAYER_WRITER CLEANUP(oci_layer_writer_free_auto_)
+
 /* ---- Merged tree ------------------------------------------------------------------------- */
 
 /*

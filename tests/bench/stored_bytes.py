@@ -3,8 +3,9 @@
 """stored_bytes.py TB2_BAKE IMAGE... [--work DIR] [--no-peer]
 
 What a set of images takes in a store, against the sum of their distinct compressed layers and against `casync make` of
-the same trees, in one run. Images of a registry without TLS, HOST:PORT/NAME:TAG. Needs skopeo, umoci and casync, and
-root for the trees' owners. Prints ratios; judges none.
+the same trees, in one run. An image is whatever tb2-bake takes, "oci:DIR:TAG" among it; oci:DIR alone stands for all
+that are in it. The trees are those of our own disks, mounted read-only one at a time (e2e.trees compares such with umoci):
+root and loop devices. casync 2+20201210 and its defaults; its store is kept from tree to tree. Prints ratios; judges none.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 
 def run(*words):
@@ -27,70 +29,70 @@ def size_of(top):
     return sum(os.lstat(os.path.join(path, name)).st_size for path, _, names in os.walk(top) for name in names)
 
 
-def read_json(*parts):
-    with open(os.path.join(*parts), encoding="utf-8") as file:
-        return json.load(file)
+def all_of(image):
+    """The images of a layout that is named without one of them."""
+    if not image.startswith("oci:") or ":" in image[4:]:
+        return [image]
+    with open(os.path.join(image[4:], "index.json"), encoding="utf-8") as file:
+        entries = json.load(file)["manifests"]
+    return ["%s:%s" % (image, entry["annotations"]["org.opencontainers.image.ref.name"]) for entry in entries]
 
 
-def copy_all(images, layout):
-    """The images for this platform in a layout, layers as they are. Returns their tags."""
-    tags = ["image-%d" % number for number in range(len(images))]
-    for image, tag in zip(images, tags):
-        run("skopeo", "copy", "--quiet", "--src-tls-verify=false", "docker://" + image, "oci:%s:%s" % (layout, tag))
-    return tags
+class Measure:
+    def __init__(self, options):
+        self.tool, self.work = options.tool, options.work
+        self.images = [one for image in options.images for one in all_of(image)]
+        self.store = os.path.join(self.work, "store")
 
+    def tb2(self, *words):
+        return run(self.tool, *words, "--store", self.store)
 
-def unpack(layout, tag, work, tree):
-    """By way of plain tars, since not every umoci reads zstd."""
-    plain = os.path.join(work, "plain")
-    run("skopeo", "copy", "--quiet", "--dest-decompress", "oci:%s:%s" % (layout, tag), "dir:" + plain)
-    run("skopeo", "copy", "--quiet", "--dest-oci-accept-uncompressed-layers", "dir:" + plain, "oci:%s-oci:tree" % plain)
-    run("umoci", "unpack", "--image", plain + "-oci:tree", tree)
-    shutil.rmtree(plain)
-    shutil.rmtree(plain + "-oci")
+    def layers(self):
+        """{digest: size} of the distinct compressed layers."""
+        found = {}
+        for image in self.images:
+            for layer in json.loads(self.tb2("image", "inspect", "--json", image))["layers"]:
+                found[layer["digest"]] = layer["size"]
+        return found
 
+    def ours(self):
+        for image in self.images:
+            self.tb2("disk", "map", "--json", image)
+        du = json.loads(self.tb2("store", "du", "--json"))
+        return {name: kind["size"] for name, kind in du["kinds"].items() if name not in ("memory", "journals")}
 
-def layers_of(layout):
-    """{digest: size} of the distinct compressed layers."""
-    found = {}
-    for entry in read_json(layout, "index.json")["manifests"]:
-        manifest = read_json(layout, "blobs", *entry["digest"].split(":"))
-        found.update({layer["digest"]: layer["size"] for layer in manifest["layers"]})
-    return found
+    def casync(self, image, number):
+        raw, tree = os.path.join(self.work, "disk"), os.path.join(self.work, "tree")
+        self.tb2("disk", "export", image, "--raw", raw)
+        os.makedirs(tree, exist_ok=True)
+        run("mount", "-o", "loop,ro,noload", raw, tree)
+        try:
+            run("casync", "make", "--store=" + os.path.join(self.work, "casync"),
+                os.path.join(self.work, "%d.caidx" % number), tree)
+        finally:
+            run("umount", tree)
+            os.unlink(raw)
 
-
-def casync_size(layout, tags, work):
-    store, trees = os.path.join(work, "casync"), os.path.join(work, "trees")
-    for tag in tags:
-        tree = os.path.join(trees, tag)
-        os.makedirs(trees, exist_ok=True)
-        unpack(layout, tag, work, tree)
-        run("casync", "make", "--store=" + store, os.path.join(work, tag + ".caidx"), os.path.join(tree, "rootfs"))
-        shutil.rmtree(tree)
-    return size_of(store)
-
-
-def our_sizes(options):
-    store = os.path.join(options.work, "store")
-    for image in options.images:
-        run(options.tool, "disk", "map", "--store", store, "--json", image)
-    du = json.loads(run(options.tool, "store", "du", "--store", store, "--json"))
-    return {name: kind["size"] for name, kind in du["kinds"].items() if name not in ("memory", "journals")}
+    def casync_all(self):
+        begin = time.monotonic()
+        for number, image in enumerate(self.images):
+            self.casync(image, number)
+            print("casync: %d of %d trees, %.0f s" % (number + 1, len(self.images), time.monotonic() - begin), file=sys.stderr)
+        return size_of(os.path.join(self.work, "casync"))
 
 
 def measure(options):
-    layout = os.path.join(options.work, "layout")
-    tags = copy_all(options.images, layout)
-    layers = layers_of(layout)
-    ours = our_sizes(options)
+    m = Measure(options)
+    ours = m.ours()
+    layers = m.layers()
     total, compressed = sum(ours.values()), sum(layers.values())
-    print("%d images, %d distinct layers" % (len(tags), len(layers)))
+    print("%d images, %d distinct layers" % (len(m.images), len(layers)))
     print("| what | MB | ours / it |\n|---|---|---|")
     print("| ours: %s | %.1f | |" % (", ".join("%s %.1f" % (name, size / 1e6) for name, size in ours.items() if size),
                                      total / 1e6))
-    print("| distinct compressed layers | %.1f | %.3f |" % (compressed / 1e6, total / compressed))
+    print("| distinct compressed layers | %.1f | %.3f |" % (compressed / 1e6, total / compressed), flush=True)
     if not options.no_peer:
-        peer = casync_size(layout, tags, options.work)
+        peer = m.casync_all()
         print("| `casync make` of the trees | %.1f | %.3f |" % (peer / 1e6, total / peer))
 
 

@@ -3,28 +3,12 @@
 """Disks made from images: clean by e2fsck, and mounted they equal what umoci unpacks."""
 
 import os
-import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "support"))
-from bakery import Bakery, check, need, skip  # noqa: E402
+from bakery import Bakery, check  # noqa: E402
 from compare_trees import differences, scan  # noqa: E402
-
-need("e2fsck", "umoci", "mount")
-
-
-def quiet(*command):
-    done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    check(done.returncode == 0, "%s: status %d\n%s" % (" ".join(command), done.returncode, done.stdout[-3000:]))
-
-
-def mounted_tree(raw, where):
-    os.mkdir(where)
-    quiet("mount", "-o", "loop,ro,noload", raw, where)
-    try:
-        return scan(where, skip=["lost+found"])
-    finally:
-        quiet("umount", where)
+from disks import mounted_tree, need_mounts, quiet  # noqa: E402
 
 
 def export(bakery, reference, raw, store="store"):
@@ -65,10 +49,7 @@ def judge(bakery, reference, name):
 
 
 def main():
-    if os.getuid() != 0:
-        skip("a loop mount needs root")
-    if subprocess.run(["losetup", "-f"], capture_output=True).returncode:
-        skip("no loop devices here")
+    need_mounts()
     with Bakery(tasks=4) as bakery:
         disks = {task["name"]: judge(bakery, task["image"], task["name"]) for task in bakery.facts["tasks"]}
         # The same image out of a layout, in an empty store, gives the same disk.

@@ -40,6 +40,7 @@ static void make_disk(struct tree *t, struct fixture *f, uint64_t free_size, str
     assert_ok(file_open(&fd, AT_FDCWD, d->path, O_RDWR | O_CREAT | O_TRUNC, 0600, &e));
     assert_ok(store_export_map(f->store, m, fd, 2, NULL, &e));
     assert_true(mapped(m) > 0);
+    tree_check(t, f, m);
 }
 
 /* Runs a program; its output replaces what `out` holds. Skips the test if there is no such

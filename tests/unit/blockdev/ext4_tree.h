@@ -44,4 +44,7 @@ struct ext4_node *tree_add_file(struct tree *t, size_t parent, const char *name,
 int tree_write(struct tree *t, struct fixture *f, uint64_t free_size, struct disk *d,
                struct block_map **out, struct err *error);
 
+/* Reads the tree back off its disk: it is the same. */
+void tree_check(struct tree *t, struct fixture *f, const struct block_map *disk);
+
 #endif
