@@ -42,8 +42,9 @@
 
 enum {
     FILES_WORKERS = 8,
-    FILES_READ_MAX = 128 << 10, /* the kernel's largest read-ahead: VM_READAHEAD_PAGES */
-    FILES_BACKGROUND_MAX = 64,  /* read-aheads under way at once */
+    FILES_READ_MAX =
+        128 << 10, /* of one request; a longer read-ahead becomes several, side by side */
+    FILES_BACKGROUND_MAX = 64, /* read-aheads under way at once */
     FIRST_NUMBER = FUSE_ROOT_ID + 1,
 };
 #define FOREVER 1e9 /* seconds that attributes and names stay good */
@@ -183,7 +184,8 @@ static void on_open(fuse_req_t request, fuse_ino_t number UNUSED, struct fuse_fi
 
 static void reply_copied(fuse_req_t request, struct bdev_file *x, size_t len, uint64_t off)
 {
-    void *bytes = take_buffer(x->owner);
+    /* To answer less than was asked for would move the file's end. */
+    void *bytes = len <= FILES_READ_MAX ? take_buffer(x->owner) : NULL;
     int rc = bytes ? bdev_read(x->device, bytes, len, off) : -ENOMEM;
     if (rc == 0)
         (void)fuse_reply_buf(request, bytes, len);
@@ -203,8 +205,7 @@ static void on_read(fuse_req_t request, fuse_ino_t number, size_t size, off_t of
     }
     uint64_t at = (uint64_t)off;
     uint64_t left = at < x->device->size ? x->device->size - at : 0;
-    size_t len = size < FILES_READ_MAX ? size : FILES_READ_MAX;
-    len = len < left ? len : (size_t)left;
+    size_t len = size < left ? size : (size_t)left;
     struct bdev_loan loan = {.part_count = 0};
     int rc = bdev_lend(x->device, &loan, len, at);
     if (rc == 0)
@@ -221,6 +222,7 @@ static void on_read(fuse_req_t request, fuse_ino_t number, size_t size, off_t of
 static void on_init(void *files UNUSED, struct fuse_conn_info *connection)
 {
     connection->want &= ~(unsigned)(FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE);
+    connection->max_write = FILES_READ_MAX; /* the limit of reads follows from it */
     connection->max_background = FILES_BACKGROUND_MAX;
     connection->congestion_threshold = FILES_BACKGROUND_MAX;
 }
@@ -281,6 +283,7 @@ static int worker_start(struct worker *w, struct err *e)
 /* ---- Start and stop ---- */
 
 /* What the library has to say of single requests. */
+PRINTF_LIKE(2, 0)
 static void take_message(enum fuse_log_level level UNUSED, const char *format, va_list arguments)
 {
     char text[256];

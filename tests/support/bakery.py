@@ -176,7 +176,7 @@ class Bakery:
         return [path for method, path in self.requests() if method == "GET" and "/blobs/sha256:" in path]
 
     def machines(self):
-        """Command lines of the QEMU processes that use this bakery's files."""
+        """Command lines of the QEMU processes that run in this bakery's directories."""
         return list(self.machines_by_pid().values())
 
     def machines_by_pid(self):
@@ -185,11 +185,12 @@ class Bakery:
             try:
                 with open("/proc/%s/cmdline" % pid, "rb") as file:
                     line = file.read().replace(b"\0", b" ").decode(errors="replace")
+                where = os.readlink("/proc/%s/cwd" % pid)
                 with open("/proc/%s/stat" % pid, encoding="utf-8") as file:
                     zombie = file.read().rpartition(")")[2].split()[0] == "Z"
             except OSError:
                 continue
-            if "qemu-system" in line.split(" ")[0] and self.home in line and not zombie:
+            if "qemu-system" in line.split(" ")[0] and where.startswith(self.home) and not zombie:
                 found[int(pid)] = line
         return found
 

@@ -23,6 +23,7 @@ END
 ls -l /dev/kvm
 tb2-bake bake --tasks-dir /root/tasks --all --recipe /root/recipe.yaml --accel kvm
 tb2-bake show one | grep accel
+tb2-bake show --json one | grep -q memory_trace # its memory came over FUSE
 tb2-bake run --accel kvm one -- sh -c 'cat /made-by; cat /proc/cpuinfo | grep -c hypervisor'
 tb2-bake run --cold --accel kvm one -- cat /made-by
 tb2-bake verify --accel kvm one

@@ -19,12 +19,13 @@ import subprocess
 import sys
 import tempfile
 import threading
+import zlib
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 META_PACKAGE = "linux-image-6.12-cloud-amd64"
 # What is loaded before the command runs, in this order; what they depend on comes first.
-MODULES = ["virtio_blk", "loop", "nbd", "ublk_drv", "kvm_amd"]
+MODULES = ["virtio_blk", "loop", "nbd", "ublk_drv", "fuse", "kvm_amd"]
 # Loaded by the tiny first stage, which mounts the root.
 FIRST_STAGE = ["virtio_blk"]
 EXIT_LINE = re.compile(rb"^testbed: exit (\d+)\r?$")
@@ -32,11 +33,12 @@ EXIT_NO_END = 125  # the machine ended without telling a status
 
 
 def fetch_kernel(cache: Path) -> Path:
-    """Directory with vmlinuz and modules/*.ko; downloaded once."""
+    """Directory with vmlinuz and modules/*.ko; downloaded once for each list of modules."""
+    wanted = "%08x" % zlib.crc32(" ".join(MODULES).encode())
     cache.mkdir(parents=True, exist_ok=True)
     with open(cache / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        ready = sorted(cache.glob("linux-image-*"))
+        ready = sorted(cache.glob("linux-image-*-" + wanted))
         if ready:
             return ready[-1]
         depends = subprocess.run(["apt-cache", "depends", META_PACKAGE], check=True, text=True,
@@ -52,8 +54,8 @@ def fetch_kernel(cache: Path) -> Path:
             subprocess.run(["dpkg-deb", "-x", deb, "tree"], cwd=scratch, check=True)
             made = Path(scratch) / "made"
             import_kernel(Path(scratch) / "tree", made)
-            made.rename(cache / package)
-        return cache / package
+            made.rename(cache / (package + "-" + wanted))
+        return cache / (package + "-" + wanted)
 
 
 def import_kernel(tree: Path, made: Path) -> None:
