@@ -52,6 +52,9 @@ struct digest put_layer(struct store *s, uint64_t seed, size_t size);
 /* Manifest and config of an image with these layers, as blobs; the digest of the manifest. */
 struct digest put_image(struct store *s, const struct digest *layers, size_t count);
 
+/* What a push made and noted: a blob, whose digest it returns, and the record at `path`. */
+struct digest put_pushed(struct store *s, uint64_t seed, char path[96]);
+
 /* Sets the time of last use of everything in the store back. */
 void age_all(struct world *w, int64_t seconds);
 /* Of one file. */
