@@ -114,11 +114,18 @@ static struct vm_options make_vm_options(const struct guest *g, const struct gue
         .cpus = o->cpus,
         .memory_mb = o->memory_mb,
         .network = o->network,
+        .tap = o->tap && g->room->tap ? g->room->tap->name : NULL,
         .scrub = o->scrub,
         .accel = g->room->accel,
         .cpu_template = g->room->cpu_template,
         .cancel = g->room->cancel,
     };
+}
+
+/* The card's addresses are those of what it is connected to now. */
+static int connect_network(struct guest *g, const struct guest_options *o, struct err *e)
+{
+    return agent_network(g->agent, o->tap && g->room->tap ? &g->room->tap->address : NULL, e);
 }
 
 static int boot_once(struct guest **out, const struct machine_room *r,
@@ -139,7 +146,7 @@ static int boot_once(struct guest **out, const struct machine_room *r,
     if (rc == 0)
         rc = agent_mount(g->agent, e);
     if (rc == 0 && o->network)
-        rc = agent_network(g->agent, NULL, e);
+        rc = connect_network(g, o, e);
     if (rc < 0)
         return rc;
     *out = MOVE(g);
@@ -246,6 +253,8 @@ int guest_restore(struct guest **out, const struct machine_room *r, const struct
         rc = agent_reseed(g->agent, e);
     if (rc == 0)
         rc = agent_thaw(g->agent, e);
+    if (rc == 0 && o->tap)
+        rc = connect_network(g, o, e);
     if (rc < 0)
         return rc;
     *out = MOVE(g);

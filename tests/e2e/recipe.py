@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import http.server
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -247,8 +248,8 @@ def images_with_little(w):
 # ---- A package mirror ---------------------------------------------------------------------------
 
 @contextlib.contextmanager
-def mirror(files):
-    """Serves texts on a port of this machine's loopback; yields the port and the paths asked for."""
+def mirror(files, address="127.0.0.1"):
+    """Serves texts on a port of this machine, its loopback's by default; yields the port and the paths asked for."""
     asked = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -263,7 +264,7 @@ def mirror(files):
         def log_message(self, *_):
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = http.server.ThreadingHTTPServer((address, 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -302,12 +303,43 @@ def a_stale_index(w):
         check(w.run("all", "cat", "/var/lib/lists/index", store="apt") == "foo_1\n", "the lists were changed")
 
 
+@contextlib.contextmanager
+def tap_device(address):
+    """A tap device of this machine that has this address."""
+    name = "tb2t%d" % os.getpid()
+    subprocess.run(["ip", "tuntap", "add", name, "mode", "tap"], check=True)
+    try:
+        subprocess.run(["ip", "address", "add", address + "/24", "dev", name], check=True)
+        subprocess.run(["ip", "link", "set", name, "up"], check=True)
+        yield name
+    finally:
+        subprocess.run(["ip", "link", "delete", name], check=True)
+
+
+def on_a_tap(w):
+    """Baked on a tap device; copies without one are on QEMU's own network."""
+    if os.getuid() != 0 or not os.path.exists("/dev/net/tun") or not shutil.which("ip"):
+        print("no tap device: that needs root, /dev/net/tun and ip")
+        return
+    here = "10.213.77.1"
+    with tap_device(here) as name, mirror({"/page": "by tap\n"}, here) as (port, asked):
+        recipe = w.recipe("  - run: wget -q -O /page http://%s:%d/page\n  - run: ifconfig eth0 | grep -q 10.213.77.2\n"
+                          % (here, port), more="network: tap\n")
+        _, task = w.bake("all", recipe, status=1, store="tap")
+        check("--tap NAME" in task["hint"], task)
+        w.bake("all", recipe, "--tap", name, store="tap")
+        check(asked == ["/page"], asked)
+    with mirror({"/page": "by the user network\n"}) as (port, _):
+        found = w.run("all", "sh", "-c", "cat /page; wget -q -O- http://10.0.2.2:%d/page" % port, store="tap")
+    check(found == "by tap\nby the user network\n", found)
+
+
 def main():
     need("zstd")
     with Bakery(tasks=1, serve=False) as bakery:
         world = World(bakery)
         make_files(bakery)
-        for part in (everything, leaks_are_found, long_steps, images_with_little, a_stale_index):
+        for part in (everything, leaks_are_found, long_steps, images_with_little, a_stale_index, on_a_tap):
             if not sys.argv[1:] or part.__name__ in sys.argv[1:]:
                 part(world)
 
