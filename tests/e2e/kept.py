@@ -27,7 +27,7 @@ steps:
   - workdir: /work
   - env:
       COLOUR: blue
-  - run: echo begun > state; echo "<4>said on the console" > /dev/kmsg; sleep 4321 & exit 9
+  - run: echo begun > state; echo "said on the console" > /dev/console; sleep 4321 & exit 9
 """
 
 # Grows a page at a time, so that it is killed and not refused.
