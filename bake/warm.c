@@ -122,7 +122,7 @@ int guest_snapshot(struct guest *g, const struct block_map *base, const struct s
     if (rc < 0)
         return rc;
     vm_free(MOVE(g->vm)); /* the disk and the memory file are quiet from here on */
-    rc = guest_search_memory(g, state_path, secrets, e);
+    rc = guest_search_all(g, state_path, secrets, e);
     if (rc < 0)
         return rc;
     rc = take_disk(g, base, &s.disk, e);
