@@ -31,8 +31,14 @@ int agent_connect(struct agent **out, struct vm *v, int64_t timeout_ms, const st
     int fd = -1;
     while (vm_agent_open(v, &fd, e) < 0) {
         bool later = e->sys == ENOENT || e->sys == ECONNREFUSED || e->sys == EAGAIN;
-        if (!later || clock_ms() >= deadline_ms)
+        if (!later)
             return -(int)e->class;
+        if (clock_ms() >= deadline_ms) {
+            char why[ERR_TEXT_MAX];
+            memcpy(why, e->text, sizeof(why));
+            (void)err_set(e, ERR_TIMEOUT, "nobody answers for the guest's agent: %.900s", why);
+            return add_console(v, e);
+        }
         int rc = vm_check(v, e);
         if (rc == 0)
             rc = cancel_sleep_ms(c, RETRY_MS, e);

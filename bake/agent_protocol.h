@@ -64,11 +64,11 @@ enum agent_type {
     AGENT_COPY,
     AGENT_COPY_CLOSE,
     AGENT_HTTP_PROBE,
-    AGENT_FORGET,
     AGENT_RESIZE,
     AGENT_PACKAGES,
     AGENT_RANDOM,
     AGENT_ECHO,
+    AGENT_FORGET,
     AGENT_END_ALL,
     /* guest to host */
     AGENT_HELLO_REPLY = 64,

@@ -306,6 +306,11 @@ int bake_plan(struct bake_report *out, struct store *s, const struct bake_option
               struct err *e) MUST_USE;
 void bake_report_fini(struct bake_report *r);
 
+/* Reads a recipe and the files that it lays; *canonical, for json_free, is all of it that can change a
+ * template. Nothing of an image that it grafts is looked at. */
+int recipe_inspect(struct json **canonical, const char *path, const struct cancel *c,
+                   struct err *e) MUST_USE;
+
 /* True if tasks failed, and all of them since a registry or server limits how often it may be asked:
  * the same run later goes on from there. */
 bool bake_is_rate_limited(const struct bake_report *r);

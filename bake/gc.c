@@ -339,7 +339,9 @@ static uint64_t kept_size(const struct gc *g)
     for (size_t kind = 0; kind < UPKEEP_STORE_KINDS; kind++) {
         const struct census_list *l = &g->census.lists[kind];
         for (size_t i = 0; i < l->count; i++)
-            size += l->files[i].flags & KEEP || is_journal(kind) ? l->files[i].size : 0;
+            size += l->files[i].flags & KEEP || is_journal((enum upkeep_kind)kind)
+                        ? l->files[i].size
+                        : 0;
     }
     return size;
 }

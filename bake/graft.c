@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "bake/host_tree.h"
+#include "bake/recipe_files.h"
 #include "bake/steps_internal.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -219,7 +220,7 @@ static int put_directory(const struct digest *id, struct image_room *room,
     AUTO_REGION_WRITER struct region_writer *w = NULL;
     AUTO_BLOCK_MAP struct block_map *region = NULL;
     struct layer_made made = {0};
-    int rc = step_files_open(&t, f, room->cancel, e);
+    int rc = recipe_files_open(&t, f, room->cancel, e);
     if (rc == 0 && t->single)
         rc = err_set(e, ERR_INPUT, "%s is no directory", f->path);
     if (rc == 0)

@@ -127,6 +127,19 @@ static int choose_driver(struct machine_room *r, const struct machine_wants *w, 
     return rc;
 }
 
+/* Some VMM is there: what is missing is said before a kernel is fetched. */
+static int find_program(const struct machine_wants *w, struct err *e)
+{
+    AUTO_FREE char *version = NULL;
+    struct err ignored = ERR_INIT;
+    int rc = vm_version(w->driver ? w->driver : &vm_qemu, &version, e);
+    if (rc < 0 && !w->driver && vm_version(&vm_firecracker, &version, &ignored) == 0) {
+        err_clear(e);
+        rc = 0;
+    }
+    return rc;
+}
+
 /* ---- The room ---- */
 
 int machine_room_open(struct machine_room *r, struct store *s, const struct machine_wants *w,
@@ -136,9 +149,8 @@ int machine_room_open(struct machine_room *r, struct store *s, const struct mach
     r->cache_dir = mem_strdup(w->cache_dir);
     r->cpu_template = w->cpu_template ? mem_strdup(w->cpu_template) : NULL;
     int rc = r->cache_dir && (r->cpu_template || !w->cpu_template) ? 0 : err_nomem(e, "machines");
-    if (rc == 0 && w->driver) /* what is not there is said before a kernel is fetched */
-        rc = vm_version(w->driver, &r->vmm, e);
-    free(MOVE(r->vmm));
+    if (rc == 0)
+        rc = find_program(w, e);
     if (rc == 0)
         rc = guest_kernel_get(&r->kernel, r->cache_dir, r->cancel, e);
     if (rc == 0)

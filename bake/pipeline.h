@@ -278,9 +278,9 @@ int guest_run_steps(struct guest *g, struct step_run *run, struct err *e) MUST_U
 
 /* ERR_STEP, naming the secret, where a value is in what the guest has written to its disk. */
 int guest_search_disk(struct guest *g, const struct secret_set *set, struct err *e) MUST_USE;
-/* The same of its memory and its device state, when the machine has stopped. `set` may be NULL. */
-int guest_search_memory(const struct guest *g, const char *state_path, const struct secret_set *set,
-                        struct err *e) MUST_USE;
+/* The same, and of its memory and its device state, when the machine has stopped. `set` may be NULL. */
+int guest_search_all(struct guest *g, const char *state_path, const struct secret_set *set,
+                     struct err *e) MUST_USE;
 
 /* Starts the start command (*process = 0: there is none). */
 int guest_start(struct guest *g, const struct recipe *r, const struct guest_context *context,

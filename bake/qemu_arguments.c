@@ -26,7 +26,7 @@ static void add_pair(struct vm_arguments *a, const char *option, const char *val
 /* `value` is taken over. */
 static void add_json(struct vm_arguments *a, const char *option, struct json *value)
 {
-    AUTO_JSON struct json *held = value;
+    AUTO_JSON struct json *held UNUSED = value;
     char *text = NULL;
     if (a->rc == 0)
         a->rc = json_print(held, 0, &text, a->e);

@@ -72,7 +72,7 @@ static int open_server(struct run *run, struct err *e)
     if (!o->e2b_api_url || run->plan_only)
         return 0;
     if (o->images.offline) {
-        log_event(LOG_WARN, "bake", "offline: nothing is registered at %s", o->e2b_api_url);
+        log_event(LOG_WARN, "bake", "offline: nothing is registered at the template server");
         return 0;
     }
     struct e2b_options server = {.api_url = o->e2b_api_url,

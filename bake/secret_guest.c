@@ -37,7 +37,7 @@ int guest_search_disk(struct guest *g, const struct secret_set *set, struct err 
     secret_search_init(&search, set);
     int rc = search_upper(g->disk, &search, e);
     if (rc == 0 && search.found) {
-        err_set(e, ERR_STEP, "the step wrote the secret %s to the disk", search.found);
+        err_set(e, ERR_STEP, "a step wrote the secret %s to the disk", search.found);
         rc = err_hint(e,
                       "what it removed again is still on the disk: keep it below /dev/shm instead");
     }
@@ -62,11 +62,12 @@ static int search_file(const char *path, const char *what, const struct secret_s
     return rc;
 }
 
-int guest_search_memory(const struct guest *g, const char *state_path, const struct secret_set *set,
-                        struct err *e)
+int guest_search_all(struct guest *g, const char *state_path, const struct secret_set *set,
+                     struct err *e)
 {
-    if (!set)
-        return 0;
-    int rc = search_file(g->memory_path, "memory", set, e);
+    int rc = set ? guest_search_disk(g, set, e) : 0; /* of a step that failed, too */
+    if (rc < 0 || !set)
+        return rc;
+    rc = search_file(g->memory_path, "memory", set, e);
     return rc < 0 ? rc : search_file(state_path, "device state", set, e);
 }

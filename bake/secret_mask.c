@@ -58,8 +58,8 @@ static int mask_held(struct secret_mask *m, bool end, struct buf *out, struct er
         struct match match = match_at(m->set, m->held.data + at, m->held.len - at);
         if (match.begun && !end)
             break;
-        if (match.begun && match.len == 0) /* cut off by the end: more of it than may be told */
-            match.len = m->held.len - at >= SECRET_LEN_MIN ? m->held.len - at : 0;
+        if (match.begun && m->held.len - at >= SECRET_LEN_MIN) /* cut off by the end */
+            match.len = m->held.len - at;
         rc =
             match.len > 0 ? buf_add_text(out, mask_text, e) : buf_add(out, m->held.data + at, 1, e);
         at += match.len > 0 ? match.len : 1;

@@ -6,64 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bake/host_tree.h"
+#include "bake/recipe_files.h"
 #include "bake/steps_internal.h"
 #include "base/mem.h"
-
-int step_files_open(struct host_tree **out, const struct recipe_files *f,
-                    const struct cancel *cancel, struct err *e)
-{
-    struct host_tree_options o = {.path = f->path,
-                                  .excludes = (const char *const *)f->excludes,
-                                  .has_mode = f->has_mode,
-                                  .mode = f->mode,
-                                  .cancel = cancel};
-    return host_tree_open(out, &o, e);
-}
-
-/* ---- What is laid --------------------------------------------------------------------------- */
-
-static int hash_file(struct digest *out, const char *path, const struct cancel *cancel,
-                     struct err *e)
-{
-    AUTO_HOST_TREE struct host_tree *t = NULL;
-    struct host_tree_options o = {.path = path, .cancel = cancel};
-    int rc = host_tree_open(&t, &o, e);
-    if (rc == 0 && !t->single)
-        rc = err_set(e, ERR_INPUT, "%s is a directory", path);
-    if (rc == 0)
-        rc = host_tree_read_all(t, e);
-    if (rc == 0)
-        *out = t->entries[0].content;
-    return rc;
-}
-
-static int hash_tree(struct digest *out, const struct recipe_files *f, const struct cancel *cancel,
-                     struct err *e)
-{
-    AUTO_HOST_TREE struct host_tree *t = NULL;
-    int rc = step_files_open(&t, f, cancel, e);
-    if (rc == 0)
-        rc = host_tree_read_all(t, e);
-    return rc < 0 ? rc : host_tree_digest(t, out, e);
-}
-
-int recipe_read_files(struct recipe *r, const struct cancel *cancel, struct err *e)
-{
-    for (size_t i = 0; i < r->step_count; i++) {
-        struct recipe_files *f = r->steps[i].files;
-        if (!f || !f->path)
-            continue;
-        int rc = f->source == RECIPE_SOURCE_TARBALL ? hash_file(&f->content, f->path, cancel, e)
-                                                    : hash_tree(&f->content, f, cancel, e);
-        if (rc < 0) {
-            err_in(e, "line %u of the recipe", r->steps[i].line);
-            return run_blame_input(e, "paths in a recipe start from the recipe's own directory");
-        }
-        f->has_content = true;
-    }
-    return 0;
-}
 
 /* ---- Laying --------------------------------------------------------------------------------- */
 
@@ -130,7 +75,7 @@ int guest_lay_files(struct guest *g, const struct recipe_files *f, const char *w
     AUTO_FREE char *to = f->to[0] == '/' ? mem_strdup(f->to) : mem_printf("%s/%s", workdir, f->to);
     if (!to)
         return err_nomem(e, "copy");
-    int rc = step_files_open(&t, f, g->room->cancel, e);
+    int rc = recipe_files_open(&t, f, g->room->cancel, e);
     if (rc < 0)
         return rc;
     const struct agent_copy_target target = {.single = t->single,

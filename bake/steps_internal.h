@@ -35,13 +35,6 @@ void show_tail(const struct buf *tail, char *out, size_t out_len);
 /* The first line of a shell text, cut. */
 void show_command(const char *text, char *out, size_t out_len);
 
-/* ---- Files of the host (steps_copy.c) ---- */
-
-struct host_tree;
-/* What a copy step or a graft of a directory lays. */
-int step_files_open(struct host_tree **out, const struct recipe_files *f,
-                    const struct cancel *cancel, struct err *e) MUST_USE;
-
 /* ---- Commands (steps_command.c) ---- */
 
 struct command {

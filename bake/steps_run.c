@@ -186,7 +186,8 @@ int guest_run_program(struct guest *g, struct step_run *run, size_t index, struc
     if (rc == 0)
         rc = run_tries(g, run, index, &own, e);
     drop_context(&own);
-    if (rc == 0 && step->secret_count > 0)
-        rc = forget_secrets(g, run, e);
+    struct err ignored = ERR_INIT; /* the step's own failure is the one to tell */
+    if (step->secret_count > 0 && forget_secrets(g, run, rc < 0 ? &ignored : e) < 0 && rc == 0)
+        rc = -(int)e->class;
     return rc < 0 ? add_earlier(run, e) : 0;
 }

@@ -109,7 +109,7 @@ int guest_snapshot(struct guest *g, const struct block_map *base, const struct s
     if (rc < 0)
         return rc;
     vm_free(MOVE(g->vm)); /* the disk and the memory file are quiet from here on */
-    rc = guest_search_memory(g, state_path, secrets, e);
+    rc = guest_search_all(g, state_path, secrets, e);
     if (rc < 0)
         return rc;
     rc = guest_seal(g, base, &s.disk, e);

@@ -283,6 +283,7 @@ static int worker_start(struct worker *w, struct err *e)
 /* ---- Start and stop ---- */
 
 /* What the library has to say of single requests. */
+PRINTF_LIKE(2, 0)
 static void take_message(enum fuse_log_level level UNUSED, const char *format, va_list arguments)
 {
     char text[256];

@@ -59,6 +59,7 @@ struct command {
 extern const struct command command_bake;
 extern const struct command command_plan;
 extern const struct command command_golden;
+extern const struct command command_recipe;
 extern const struct command command_ls;
 extern const struct command command_show;
 extern const struct command command_run;

@@ -22,11 +22,11 @@
 #endif
 
 static const struct command *const commands[] = {
-    &command_bake,   &command_plan,   &command_ls,     &command_show,   &command_run,
-    &command_exec,   &command_shell,  &command_kept,   &command_verify, &command_golden,
-    &command_push,   &command_smoke,  &command_server, &command_remote, &command_image,
-    &command_disk,   &command_store,  &command_attach, &command_detach, &command_devices,
-    &command_report, &command_doctor,
+    &command_bake,    &command_plan,   &command_ls,     &command_show,   &command_run,
+    &command_exec,    &command_shell,  &command_kept,   &command_verify, &command_golden,
+    &command_recipe,  &command_push,   &command_smoke,  &command_server, &command_remote,
+    &command_image,   &command_disk,   &command_store,  &command_attach, &command_detach,
+    &command_devices, &command_report, &command_doctor,
 };
 
 /* Set before the signal handlers are, never changed after: what they act on. */

@@ -88,10 +88,12 @@ int e2b_new(struct e2b **out, const struct e2b_options *options, struct err *e)
     if (c->options.build_timeout_ms <= 0)
         c->options.build_timeout_ms = BUILD_TIMEOUT_MS;
     c->api_url = without_slashes(options->api_url);
+    AUTO_FREE char *printable = http_printable_url(options->api_url);
+    c->name = printable ? without_slashes(printable) : NULL;
     bool own = options->sandbox_url && *options->sandbox_url;
     c->sandbox_url = own ? without_slashes(options->sandbox_url) : NULL;
     c->key_header = mem_printf("X-API-Key: %s", options->api_key);
-    if (!c->api_url || !c->key_header || (own && !c->sandbox_url))
+    if (!c->api_url || !c->name || !c->key_header || (own && !c->sandbox_url))
         return err_nomem(e, "template server");
     rc = make_clients(c, e);
     if (rc < 0)
@@ -108,6 +110,7 @@ void e2b_free(struct e2b *c)
     http_free(c->cleanup_http);
     secret_free(c->key_header);
     free(c->api_url);
+    free(c->name);
     free(c->sandbox_url);
     free(c);
 }
@@ -263,8 +266,8 @@ static int make_next(const struct e2b_session *s, struct e2b_build *out, struct 
         if (rc < 0 || !lost)
             return rc;
     }
-    return err_set(e, ERR_BUSY, "%s: alias %s is taken by others again and again",
-                   s->client->api_url, s->wanted->alias);
+    return err_set(e, ERR_BUSY, "%s: alias %s is taken by others again and again", s->client->name,
+                   s->wanted->alias);
 }
 
 /*
@@ -374,8 +377,8 @@ int e2b_register(struct e2b *c, const struct e2b_template *t, e2b_log *log, void
     for (unsigned round = 0; rc == 0 && !done; round++) {
         bool late = round >= ROUNDS_MAX && e2b_now_ms(c) > deadline_ms;
         if (late || round >= ROUNDS_LIMIT)
-            return err_set(e, ERR_BUSY, "%s: alias %s is taken by others again and again",
-                           c->api_url, t->alias);
+            return err_set(e, ERR_BUSY, "%s: alias %s is taken by others again and again", c->name,
+                           t->alias);
         if (round >= ROUNDS_QUICK)
             rc = e2b_sleep_ms(c, c->options.poll_interval_ms, false, e);
         if (rc == 0)

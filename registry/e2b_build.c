@@ -167,7 +167,7 @@ int e2b_look_up(const struct e2b_session *s, struct e2b_build *out, struct err *
     if (rc < 0 || alias.code == 404)
         return rc;
     if (alias.code == 403) {
-        err_set(e, ERR_DENIED, "%s: alias %s belongs to another team", s->client->api_url,
+        err_set(e, ERR_DENIED, "%s: alias %s belongs to another team", s->client->name,
                 s->wanted->alias);
         return err_hint(e, "use that team's E2B_API_KEY");
     }
@@ -271,7 +271,7 @@ static int build_failed(const struct e2b_session *s, const struct json *status, 
         message_text = e2b_clean(json_as_string(message), MESSAGE_MAX_LEN, true);
     b->full = !step_text && e2b_is_full(message_text);
     return err_set(e, b->full ? ERR_RATE : ERR_STEP, "%s: the build failed%s%s: %s",
-                   s->client->api_url, step_text ? " at step " : "", step_text ? step_text : "",
+                   s->client->name, step_text ? " at step " : "", step_text ? step_text : "",
                    message_text ? message_text : "the server gives no reason");
 }
 
@@ -334,7 +334,7 @@ static int not_in_time(const struct e2b_session *s, struct e2b_build *b, int64_t
                        const struct log_state *l, struct err *e)
 {
     b->late = true;
-    err_set(e, ERR_TIMEOUT, "%s: the build is not ready after %lld s", s->client->api_url,
+    err_set(e, ERR_TIMEOUT, "%s: the build is not ready after %lld s", s->client->name,
             (long long)(budget_ms / 1000));
     (void)add_tail(l, e);
     return err_hint(e, "look at the server: it has no way to say what it is waiting for");

@@ -243,7 +243,7 @@ int e2b_send(struct e2b *c, const struct e2b_call *call, struct e2b_reply *out, 
         if (broken)
             rc = e2b_refused(c, out, call->doing, e);
         else
-            rc = err_in(e, "%s: %s", c->api_url, call->doing);
+            rc = err_in(e, "%s: %s", c->name, call->doing);
         if (!retry_again(&retry, e))
             return e->class == ERR_CANCELLED ? -ERR_CANCELLED : rc;
     }
@@ -258,7 +258,7 @@ int e2b_refused(const struct e2b *c, const struct e2b_reply *r, const char *doin
     http_status_error(e, &response, r->detail);
     if (r->code == 401)
         err_hint(e, "set E2B_API_KEY to a key that this server knows");
-    return err_in(e, "%s: %s", c->api_url, doing);
+    return err_in(e, "%s: %s", c->name, doing);
 }
 
 int e2b_malformed(const struct e2b *c, const char *doing, const char *why, struct err *e)

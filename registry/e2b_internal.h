@@ -17,7 +17,8 @@ enum e2b_name_field { E2B_NAME_UNKNOWN, E2B_NAME_NAME, E2B_NAME_ALIAS };
 
 struct e2b {
     struct e2b_options options; /* times filled in; the texts are not used from here */
-    char *api_url;              /* without a final slash */
+    char *api_url;              /* without a final slash; may hold a login */
+    char *name;                 /* the same without one, for messages */
     char *sandbox_url;          /* the same; NULL: as the server says */
     char *key_header;           /* "X-API-Key: …"; never printed */
     struct http *http;

@@ -128,7 +128,7 @@ int e2b_list(struct e2b *c, struct e2b_entry **out, size_t *count, struct err *e
         rc = list_page(c, &found, &token, e);
     } while (rc == 0 && token && ++pages < PAGES_MAX);
     if (rc == 0 && token)
-        rc = err_set(e, ERR_LIMIT, "%s: the list of templates does not end", c->api_url);
+        rc = err_set(e, ERR_LIMIT, "%s: the list of templates does not end", c->name);
     if (rc < 0) {
         e2b_entries_free(found.items, found.count);
         return rc;
@@ -151,6 +151,6 @@ int e2b_remove(struct e2b *c, const char *alias, struct err *e)
     if (rc < 0)
         return rc;
     if (!found.template_id)
-        return err_set(e, ERR_NOTFOUND, "%s: no template %s", c->api_url, alias);
+        return err_set(e, ERR_NOTFOUND, "%s: no template %s", c->name, alias);
     return e2b_delete(&s, found.template_id, false, e);
 }

@@ -330,8 +330,8 @@ static int not_ready(const struct e2b *c, const char *alias, const struct e2b_bu
                      struct err *e)
 {
     if (b->state == BUILD_ABSENT)
-        return err_set(e, ERR_NOTFOUND, "%s: no template %s", c->api_url, alias);
-    return err_set(e, ERR_NOTFOUND, "%s: template %s %s", c->api_url, alias,
+        return err_set(e, ERR_NOTFOUND, "%s: no template %s", c->name, alias);
+    return err_set(e, ERR_NOTFOUND, "%s: template %s %s", c->name, alias,
                    b->state == BUILD_FAILED ? "has a failed build" : "is still being built");
 }
 

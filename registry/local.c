@@ -84,7 +84,7 @@ int local_call(struct local_api *a, const char *method, const char *path, struct
 {
     static const char *const headers[] = {"Content-Type: application/json",
                                           "Accept: application/json", NULL};
-    AUTO_JSON struct json *held = body;
+    AUTO_JSON struct json *held UNUSED = body;
     AUTO_FREE char *text = NULL;
     AUTO_FREE char *url = mem_printf("http://localhost%s", path);
     struct http_request request = {.method = method,

@@ -155,6 +155,13 @@ def sigterm_stops(bakery):
     check(not bakery.machines() and not bakery.leftovers(), "something was left behind")
 
 
+def a_doctor_boots_a_guest(bakery):
+    """Whether KVM works is seen by booting one; without it the machine can bake all the same."""
+    checks = {each["check"]: each for each in json.loads(bakery.tb2("doctor", "--probe", "--json").expect().out)}
+    check(checks["kvm"]["state"] in ("good", "note") and "or with --probe" not in checks["kvm"]["found"], checks["kvm"])
+    check("bad" not in {each["state"] for each in checks.values()}, checks)
+
+
 def hundreds_are_planned(bakery):
     """Each tag is asked for once; what is broken fails by itself."""
     many, count, bad = bakery.path("many"), 300, 3
@@ -180,6 +187,7 @@ def main():
         what_changes_is_named(bakery)
         moved_tags(bakery)
         hundreds_are_planned(bakery)
+        a_doctor_boots_a_guest(bakery)
 
 
 main()

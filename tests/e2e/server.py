@@ -123,10 +123,12 @@ def main():
         what_moved_on_is_replaced(bakery, server)
         server.setup()
         os.environ["E2B_API_KEY"] = "e2b_0badc0de"
+        os.environ["E2B_API_URL"] = server.url.replace("//", "//trainer:0badf00d@")
         done = bakery.bake(tasks=[TASK]).expect(1)
         task = done.tasks()[TASK]
         check(task["error_class"] == "denied", task)
         check("0badc0de" not in done.out + done.err, "the key is printed")
+        check("0badf00d" not in done.out + done.err, "the login in the address is printed")
         os.environ["E2B_API_KEY"] = ""
         os.environ["E2B_API_KEY_FILE"] = bakery.path("none")
         nothing = bakery.bake(tasks=[TASK]).expect(3)

@@ -3,6 +3,7 @@
  * done, what a failure says, start command and ready check. */
 #include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -150,6 +151,89 @@ static void start_and_ready(void **state)
     }
 }
 
+static void note_line(void *ctx, const char *line)
+{
+    struct buf *all = ctx;
+    struct err e = ERR_INIT;
+    must(buf_printf(all, &e, "%s\n", line), &e);
+}
+
+/* As often as the recipe says and no more, each pause twice the last one; nothing of a failed try lives on. */
+static void retries(void **state)
+{
+    static const struct {
+        const char *keys;
+        unsigned good; /* the try that would pass */
+        unsigned tries;
+        const char *part; /* of the error; NULL: it passes */
+    } rows[] = {
+        {"", 2, 1, "exit status 7"},
+        {"    retries: 0\n", 2, 1, "exit status 7"},
+        {"    retries: 3\n    backoff: 1ms\n", 3, 3, NULL},
+        {"    retries: 2\n    backoff: 1ms\n", 9, 3, "exit status 7"},
+        {"    retries: 1\n    backoff: 1ms\n    timeout: 200ms\n", 9, 2, "time limit of 200 ms"},
+    };
+    struct fixture *f = *state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct world w;
+        struct err e = ERR_INIT;
+        struct buf lines;
+        buf_init(&lines, 1 << 16);
+        struct output_tap tap = {note_line, &lines};
+        AUTO_FREE char *text = mem_printf(
+            "steps:\n"
+            "  - run: rm -f tries\n"
+            "  - run: |\n"
+            "      echo try >> tries\n"
+            "      test $(wc -l < tries) != %u || exit 0\n"
+            "      sleep 1000 > /dev/null 2>&1 & echo $! > child\n"
+            "      %s\n%s",
+            rows[i].good, strstr(rows[i].keys, "timeout") ? "wait" : "exit 7", rows[i].keys);
+        open_world(&w, f, text);
+        w.run.tap = &tap;
+        int rc = guest_run_steps(&w.guest, &w.run, &e);
+        if ((rc == 0) != !rows[i].part || (rows[i].part && !strstr(e.text, rows[i].part)))
+            fail_msg("row %zu: %d, %s", i, rc, e.text);
+        AUTO_FREE char *wanted = mem_printf("%u", rows[i].tries);
+        AUTO_FREE char *count = mem_printf("steps:\n  - run: test $(wc -l < tries) = %s\n", wanted);
+        expect_steps(f, count, (const char *const[4]){NULL});
+        assert_int_equal(strstr(buf_text(&lines), "step 2 failed, and is tried again in 1 ms: ") !=
+                             NULL,
+                         rows[i].tries > 1);
+        assert_int_equal(strstr(buf_text(&lines), "tried again in 2 ms") != NULL,
+                         rows[i].tries > 2);
+        struct buf child;
+        buf_init(&child, 64);
+        AUTO_FREE char *path = mem_printf("%s/child", f->dir);
+        must(file_read(AT_FDCWD, path, &child, &e), &e);
+        pid_t pid = (pid_t)strtol(buf_text(&child), NULL, 10);
+        if (rows[i].tries == 1) /* not tried again: what it left lives, until here */
+            assert_int_equal(kill(pid, SIGKILL), 0);
+        wait_gone(pid);
+        buf_fini(&child);
+        close_world(&w);
+        buf_fini(&lines);
+    }
+}
+
+/* Its own loopback interface, and nothing else. */
+static void no_network(void **state)
+{
+    const char *const none[4] = {NULL};
+    if (getuid() != 0)
+        skip();
+    expect_steps(*state,
+                 "steps:\n"
+                 "  - run: |\n"
+                 "      test \"$(grep -c : /proc/net/dev)\" = 1\n"
+                 "      grep -q lo: /proc/net/dev\n"
+                 "    network: none\n"
+                 "  - run: [sh, -c, 'test \"$(readlink /proc/self/ns/net)\" != "
+                 "\"$(readlink /proc/$PPID/ns/net)\"']\n"
+                 "    network: none\n",
+                 none);
+}
+
 /* A web server of one line that answers each request with the same status. */
 static void http_ready(void **state)
 {
@@ -219,6 +303,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(work_directories, set_up, tear_down),
         cmocka_unit_test_setup_teardown(start_and_ready, set_up, tear_down),
         cmocka_unit_test_setup_teardown(http_ready, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(retries, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(no_network, set_up, tear_down),
     };
     return cmocka_run_group_tests_name("steps", tests, NULL, NULL);
 }

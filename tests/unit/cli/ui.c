@@ -75,8 +75,53 @@ static void survives_a_resize(void **state)
     assert_true(erased);
 }
 
+/* A bar for the stages, and what registries grant. */
+static void tells_stages_and_limits(void **state)
+{
+    (void)state;
+    static const struct {
+        struct bake_traffic traffic;
+        const char *text;
+    } rows[] = {
+        {{.has_quota = true, .quota_remaining = 63, .quota_limit = 100}, "63 of 100 pulls left"},
+        {{.has_quota = true, .quota_remaining = 7}, ", 7 pulls left"},
+        {{.has_quota = true, .quota_remaining = 63, .limited_ms = 90000},
+         "rate limit: the registry is asked again in 1 m "},
+    };
+    int terminal;
+    int other;
+    assert_int_equal(openpty(&terminal, &other, NULL, NULL, NULL), 0);
+    resize(terminal, 160);
+    int held = dup(STDERR_FILENO);
+    dup2(other, STDERR_FILENO);
+    struct err e = ERR_INIT;
+    struct ui *ui = NULL;
+    int rc = ui_new(&ui, UI_LIVE, false, &e);
+    const struct bake_task_result result = {.task = "count-words", .stage = STAGE_BOOT};
+    bool bar = false;
+    size_t told = 0;
+    if (rc == 0) {
+        ui_event(ui, &(struct bake_event){.kind = EVENT_RUN_STARTED, .count = 1});
+        ui_event(ui, &(struct bake_event){.kind = EVENT_STAGE_STARTED, .result = &result});
+        bar = comes(terminal, "[====>-----] boot", 4000);
+        for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+            ui_event(ui, &(struct bake_event){.kind = EVENT_TRAFFIC, .traffic = &rows[i].traffic});
+            told += comes(terminal, rows[i].text, 4000);
+        }
+    }
+    ui_free(ui);
+    dup2(held, STDERR_FILENO);
+    close(held);
+    close(other);
+    close(terminal);
+    assert_int_equal(rc, 0);
+    assert_true(bar);
+    assert_int_equal(told, 3);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(survives_a_resize)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(survives_a_resize),
+                                       cmocka_unit_test(tells_stages_and_limits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

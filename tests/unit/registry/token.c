@@ -354,8 +354,10 @@ static void test_gate(void **state UNUSED)
     assert_int_equal(gate_enter(gates, "h", GATE_PATIENT, &a, &e), 0);
     assert_int_equal(gate_enter(gates, "h", GATE_PATIENT, &b, &e), 0);
     assert_false(a.probe || b.probe);
+    assert_int_equal(gates_limited_ms(gates), 0);
     gate_leave(gates, &a, GATE_LIMITED, -1);
-    gate_leave(gates, &b, GATE_LIMITED, -1); /* the same closing */
+    assert_int_equal(gates_limited_ms(gates), 1); /* closed, though the wait is over at once */
+    gate_leave(gates, &b, GATE_LIMITED, -1);      /* the same closing */
     assert_int_equal(gate_enter(gates, "h", GATE_PATIENT, &probe, &e), 0);
     assert_true(probe.probe);
     gate_leave(gates, &probe, GATE_LIMITED, 0); /* the second strike, not the third */
@@ -366,7 +368,9 @@ static void test_gate(void **state UNUSED)
     gate_leave(gates, &probe, GATE_PASSED, -1);
     assert_int_equal(gate_enter(gates, "h", GATE_PATIENT, &a, &e), 0);
     assert_false(a.probe);
-    gate_leave(gates, &a, GATE_PASSED, -1);
+    assert_int_equal(gates_limited_ms(gates), 0);
+    gate_leave(gates, &a, GATE_LIMITED, 600000);
+    assert_in_range(gates_limited_ms(gates), 500000, 600000);
     gates_free(gates);
 }
 
