@@ -32,6 +32,7 @@ static const struct kind_form {
     [UPKEEP_PUSHED] = {"pushed layer", "pushed", ".json", HEX},
     [UPKEEP_JOURNAL] = {"journal", "runs", ".jsonl", TEXT},
     [UPKEEP_TAG] = {"tag record", "refs", "", HEX},
+    [UPKEEP_BOOT] = {"boot image", "boots", ".json", HEX},
     [UPKEEP_CONSOLE] = {"console log", "runs", ".log", TEXT},
     [UPKEEP_KEPT] = {"kept copy", "kept", ".json", TEXT},
 };

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bake/boot_image.h"
 #include "bake/pipeline.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -356,6 +357,19 @@ static int check_step(struct fsck *k, struct census_file *f, struct err *e)
     return check_name(k, UPKEEP_STEP, f, e);
 }
 
+static int check_boot(struct fsck *k, struct census_file *f, struct err *e)
+{
+    struct boot_image b;
+    char hex[DIGEST_TEXT_MAX];
+    int rc = add_owner(k, mem_printf("boot image %s", digest_hex(&f->digest, hex)), NULL, e);
+    if (rc < 0)
+        return rc;
+    if (boot_image_peek(&b, k->store, &f->digest, e) < 0)
+        return note(k, UPKEEP_BOOT, f, e);
+    rc = add_use(k, &b.saved.memory, k->owner_count - 1, e);
+    return rc < 0 ? rc : add_use(k, &b.saved.state, k->owner_count - 1, e);
+}
+
 static int check_pushed(struct fsck *k, struct census_file *f, struct err *e)
 {
     AUTO_JSON struct json *record = NULL;
@@ -459,6 +473,8 @@ static int check(struct fsck *k, struct err *e)
         rc = each(k, UPKEEP_LAYER, check_layer, e);
     if (rc == 0)
         rc = each(k, UPKEEP_STEP, check_step, e);
+    if (rc == 0)
+        rc = each(k, UPKEEP_BOOT, check_boot, e);
     if (rc == 0)
         rc = each(k, UPKEEP_TAG, check_tag, e);
     if (rc == 0)

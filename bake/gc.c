@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "bake/boot_image.h"
 #include "bake/census.h"
 #include "bake/gc_cache.h"
 #include "bake/pipeline.h"
@@ -118,6 +119,16 @@ static void keep_parts(struct gc *g, const struct json *record, const char *memb
     }
 }
 
+/* The next template of that kind shares its memory with the boot image of this one. */
+static void keep_boot(struct gc *g, const struct json *record)
+{
+    struct digest key;
+    struct err ignored = ERR_INIT;
+    if (json_member(record, "boot_image") &&
+        json_get_digest(record, "boot_image", &key, &ignored) == 0)
+        keep(g, UPKEEP_BOOT, &key, KEEP);
+}
+
 /* A person's copies stay until the person removes them. */
 static int mark_kept(struct gc *g, struct err *e)
 {
@@ -156,6 +167,7 @@ static int follow_record(struct gc *g, struct census_file *f, struct err *e)
     keep(g, UPKEEP_KEY, &t->key, KEEP);
     keep_parts(g, t->document, "steps", UPKEEP_STEP);
     keep_parts(g, t->document, "grafts", UPKEEP_LAYER);
+    keep_boot(g, t->document);
     f->flags |= FOLLOWED;
     return image_peek_layers(g->store, &manifest, keep_document, keep_layer, g, e);
 }
@@ -177,6 +189,18 @@ static int follow_step(struct gc *g, struct census_file *f, struct err *e)
     if (rc < 0)
         return cannot_follow(g, f, e);
     keep(g, UPKEEP_MAP, &disk, KEEP);
+    f->flags |= FOLLOWED;
+    return 0;
+}
+
+static int follow_boot(struct gc *g, struct census_file *f, struct err *e)
+{
+    struct boot_image b;
+    int rc = boot_image_peek(&b, g->store, &f->digest, e);
+    if (rc < 0)
+        return cannot_follow(g, f, e);
+    keep(g, UPKEEP_MAP, &b.saved.memory, KEEP);
+    keep(g, UPKEEP_MAP, &b.saved.state, KEEP);
     f->flags |= FOLLOWED;
     return 0;
 }
@@ -286,6 +310,8 @@ static int mark(struct gc *g, struct err *e)
         rc = follow(g, UPKEEP_LAYER, follow_layer, e);
     if (rc == 0)
         rc = follow(g, UPKEEP_STEP, follow_step, e);
+    if (rc == 0)
+        rc = follow(g, UPKEEP_BOOT, follow_boot, e);
     if (rc == 0)
         rc = follow(g, UPKEEP_MAP, follow_map, e);
     if (rc == 0)
@@ -500,7 +526,8 @@ static int mark_tags(struct gc *g, struct err *e)
 
 static int sync_directories(struct gc *g, struct err *e)
 {
-    static const char *const directories[] = {"keys", "templates", "steps", "layers", "disks"};
+    static const char *const directories[] = {"keys",  "templates", "steps",
+                                              "boots", "layers",    "disks"};
     for (size_t i = 0; i < ARRAY_LEN(directories); i++) {
         AUTO_FD int fd = -1;
         int rc = file_open(&fd, store_dir(g->store), directories[i], O_RDONLY | O_DIRECTORY, 0, e);
@@ -515,9 +542,9 @@ static int sync_directories(struct gc *g, struct err *e)
 
 static int sweep_names(struct gc *g, struct err *e)
 {
-    static const enum upkeep_kind order[] = {UPKEEP_KEY,   UPKEEP_RECORD, UPKEEP_STEP,
-                                             UPKEEP_LAYER, UPKEEP_MAP,    UPKEEP_PUSHED,
-                                             UPKEEP_TAG,   UPKEEP_BLOB,   UPKEEP_PARTIAL};
+    static const enum upkeep_kind order[] = {
+        UPKEEP_KEY, UPKEEP_RECORD, UPKEEP_STEP, UPKEEP_BOOT, UPKEEP_LAYER,
+        UPKEEP_MAP, UPKEEP_PUSHED, UPKEEP_TAG,  UPKEEP_BLOB, UPKEEP_PARTIAL};
     int rc = mark_keys(g, e);
     if (rc == 0)
         rc = mark_tags(g, e);

@@ -102,7 +102,8 @@ struct machine_room {
     enum vm_accel accel;      /* resolved: KVM or TCG */
     struct machine_host host; /* with KVM alone */
     const struct vm_driver *driver;
-    char *vmm; /* vm_version */
+    char *vmm;          /* vm_version */
+    struct once *boots; /* boot images that are made; NULL: guests boot from their kernel */
     const struct cancel *cancel;
 };
 /* What guests are wanted to run in; borrowed for the call. */
@@ -134,6 +135,7 @@ struct guest_options {
     uint32_t cpus;
     uint64_t memory_mb;
     bool network;
+    bool cold;           /* a boot from the kernel, whatever there is */
     bool scrub;          /* a boot: the guest's kernel clears memory as it is freed */
     bool snapshot_again; /* of a restore: guest_snapshot can be made of it */
     const char *console; /* file of the store that gets the console log at the end; NULL: none */
@@ -154,6 +156,9 @@ struct guest {
     struct guest_disk *front;    /* what a VMM without NBD has as its disk; NULL: `nbd` */
     struct prefetch *ahead;      /* NULL: nothing is fetched ahead */
     struct nbd_server *nbd;
+    const struct block_map *booted; /* the map of its disk, as it began; borrowed */
+    struct block_map *boot_memory;  /* of the boot image that it began as; NULL: none */
+    struct digest boot_image;       /* its key */
     struct vm *vm;
     struct agent *agent; /* NULL before connect and after disconnect */
     uint64_t memory_mb;
@@ -176,7 +181,8 @@ int guest_seal(struct guest *g, const struct block_map *base, struct block_map *
 /* Removes devices that killed processes left. */
 void guest_disk_sweep(const struct machine_room *r);
 
-/* Boots from the kernel; returns when the agent has answered and has the right time. */
+/* Boots from a boot image or from the kernel; returns when the agent has answered, has the right time
+ * and a random generator of its own, and the disk is mounted. */
 int guest_boot(struct guest **out, const struct machine_room *r, const struct guest_options *o,
                struct err *e) MUST_USE;
 /* Restores: memory and device state from maps; returns when the guest runs, has the right time, a

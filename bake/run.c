@@ -4,6 +4,7 @@
  * is cancelled. One task's failure is that task's alone. Results depend on nothing but the tasks:
  * they share layers, tags and places through image_room and the lanes.
  */
+#include "bake/boot_image.h"
 #include "bake/pipeline.h"
 #include "bake/push.h"
 
@@ -188,6 +189,8 @@ static int run_open(struct run *run, struct bake_report *out, struct err *e)
         rc = guest_kernel_check(o->cache_dir, e);
     if (rc == 0 && out->count > 0)
         rc = open_machines(run, e);
+    if (rc == 0 && out->count > 0 && !o->no_boot_image)
+        rc = machine_room_use_boot_images(&run->machines, e);
     out->vm_jobs = run->limits.vm;
     return rc;
 }

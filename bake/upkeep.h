@@ -31,6 +31,7 @@ enum upkeep_kind {
     UPKEEP_TAG,     /* what a tag stood for */
     UPKEEP_CONSOLE, /* what a task's machines said, beside the journal */
     UPKEEP_KEPT,    /* a kept copy */
+    UPKEEP_BOOT,    /* a boot image */
     UPKEEP_STORE_KINDS,
     UPKEEP_CACHE = UPKEEP_STORE_KINDS, /* of the cache directory */
     UPKEEP_KIND_COUNT
@@ -121,7 +122,8 @@ void fsck_report_fini(struct fsck_report *r);
 enum du_kind {
     DU_LAYERS,    /* chunks of layers */
     DU_DISKS,     /* of disks, beside those: file system metadata, what steps wrote */
-    DU_MEMORY,    /* of guests' memory and device state */
+    DU_BOOTS,     /* of boot images: memory and device state that guests begin with */
+    DU_MEMORY,    /* of guests' memory and device state, beside those */
     DU_STEPS,     /* of results of steps, beside those */
     DU_LOOSE,     /* chunks that nothing refers to */
     DU_INDEXES,   /* layer indexes */

@@ -109,6 +109,10 @@ int vm_accel_probe(struct vm_accel_answer *out, const struct vm_probe *p, struct
  * ERR_NOTFOUND with a hint when the VMM is not there. */
 int vm_version(const struct vm_driver *d, char **out, struct err *e) MUST_USE;
 
+/* What a machine is made of, beside kernel, memory and disk: the VMM's arguments and the guest's command
+ * line. A snapshot fits no machine of which this is another. */
+int vm_machine(struct digest *out, const struct vm_options *o, struct err *e) MUST_USE;
+
 struct vm;
 /* Boots: kernel, initramfs, disk as /dev/vda. Returns once the machine runs (the agent is awaited
  * by agent_connect, the disk is mounted by agent_mount). */

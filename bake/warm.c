@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bake/guest_internal.h"
 #include "bake/warming.h"
 #include "base/clock.h"
 #include "base/file.h"
@@ -51,21 +52,6 @@ static void snapshot_fini(struct snapshot *s)
     block_map_free(s->state);
 }
 #define AUTO_SNAPSHOT CLEANUP(snapshot_fini)
-
-/* Stores the chunks of a file of the guest's directory and removes it. */
-static int take_file(struct guest *g, const char *path, struct block_map **out, uint64_t *size,
-                     struct err *e)
-{
-    AUTO_FD int fd = -1;
-    int rc = file_open(&fd, AT_FDCWD, path, O_RDONLY, 0, e);
-    if (rc == 0)
-        rc = file_size(AT_FDCWD, path, size, e);
-    if (rc == 0)
-        rc = store_put_file(g->room->store, fd, machine_cores(), out, e);
-    if (rc == 0 && unlinkat(AT_FDCWD, path, 0) < 0)
-        rc = err_sys(e, "removing %s", path);
-    return rc;
-}
 
 int guest_seal(struct guest *g, const struct block_map *base, struct block_map **out, struct err *e)
 {
@@ -117,7 +103,6 @@ int guest_snapshot(struct guest *g, const struct block_map *base, const struct s
     if (!state_path)
         return err_nomem(e, "snapshot");
     AUTO_SNAPSHOT struct snapshot s = {0};
-    uint64_t memory_size;
     int rc = freeze_guest(g, e);
     if (rc == 0)
         rc = vm_snapshot(g->vm, state_path, e);
@@ -130,10 +115,10 @@ int guest_snapshot(struct guest *g, const struct block_map *base, const struct s
     rc = guest_seal(g, base, &s.disk, e);
     if (rc < 0)
         return err_in(e, "disk");
-    rc = take_file(g, g->memory_path, &s.memory, &memory_size, e);
+    rc = guest_take_memory(g, s.disk, &s.memory, e);
     if (rc < 0)
         return err_in(e, "memory");
-    rc = take_file(g, state_path, &s.state, &s.state_size, e);
+    rc = guest_take_file(g, state_path, &s.state, &s.state_size, e);
     if (rc < 0)
         return err_in(e, "device state");
     return put_maps(g->room->store, &s, document, e);
@@ -236,6 +221,8 @@ static int boot_and_warm(struct warming *w, struct json *document, struct err *e
     if (rc < 0)
         return err_in(e, "booting");
     json_set(document, "boot_ms", json_new_integer(clock_ms() - start_ms));
+    if (g->boot_memory)
+        json_set(document, "boot_image", json_digest(&g->boot_image));
     rc = warm_guest(w, g, document, e);
     /* The snapshot stage began when the guest was ready. */
     json_set(document, "cold_ready_ms", json_new_integer(b->stage_start_ms - start_ms));
@@ -270,6 +257,12 @@ int warm_task(struct baking *b, const struct block_map *disk, const struct diges
                 .images = &b->run->images},
         .initial = initial_context,
     };
+    if (w.options.network && b->recipe->network == RECIPE_NETWORK_TAP) {
+        (void)err_set(e, ERR_UNSUPPORTED,
+                      "the recipe wants network tap: this program has no tap "
+                      "device to give to guests");
+        return err_hint(e, "use network user or none");
+    }
     AUTO_JSON struct json *j = json_new_object();
     baking_name_console(b);
     w.options.console = b->result->console;

@@ -391,6 +391,13 @@ static int take_no_step_cache(void *arguments, const char *value UNUSED, struct 
     return 0;
 }
 
+static int take_no_boot_image(void *arguments, const char *value UNUSED, struct err *e UNUSED)
+{
+    struct bake_arguments *a = arguments;
+    a->bake.no_boot_image = true;
+    return 0;
+}
+
 static int take_smoke(void *arguments, const char *value UNUSED, struct err *e UNUSED)
 {
     struct bake_arguments *a = arguments;
@@ -430,6 +437,8 @@ const struct option_row bake_option_rows[] = {
      take_secret},
     {"no-step-cache", NULL, "neither take results of steps from the store nor keep them",
      take_no_step_cache},
+    {"no-boot-image", NULL, "boot each guest from its kernel instead of a kept boot image",
+     take_no_boot_image},
     {"recipe-from", "CMD",
      "ask CMD what tasks are built from, as JSON; with {}, once for each\n"
      "task's directory, else once for all",
