@@ -202,7 +202,7 @@ def leaks_are_found(w):
             ("cat /dev/tb2/secrets/S; cat /dev/tb2/secrets/S >&2; exit 3", ["exit status 3", "***"])):
         run, task = w.bake("all", w.recipe(steps % command), *given, status=1, store="leaks")
         for word in words:
-            check(word in task["error"] + task["hint"], "no '%s' in %s" % (word, task))
+            check(word in task["error"] + task.get("hint", ""), "no '%s' in %s" % (word, task))
         check(MARKER not in run.out + run.err, run.out + run.err)
         check(not find(w.bakery.path("leaks"), {MARKER}), command)
 
@@ -240,7 +240,7 @@ def images_with_little(w):
         if "chattr" not in other:
             words.append("neither /bin/bash nor /bin/sh starts")
         for word in words:
-            check(word in task["error"] + task["hint"], "no '%s' in %s" % (word, task))
+            check(word in task["error"] + task.get("hint", ""), "no '%s' in %s" % (word, task))
     w.bake("loader", w.recipe("  - run: echo $0 > /tmp/shell\n"))
     check(w.run("loader", "cat", "/tmp/shell") == "/bin/sh\n", "another shell than sh ran the step")
 
@@ -326,7 +326,7 @@ def on_a_tap(w):
         recipe = w.recipe("  - run: wget -q -O /page http://%s:%d/page\n  - run: ifconfig eth0 | grep -q 10.213.77.2\n"
                           % (here, port), more="network: tap\n")
         _, task = w.bake("all", recipe, status=1, store="tap")
-        check("--tap NAME" in task["hint"], task)
+        check("--tap NAME" in task.get("hint", ""), task)
         w.bake("all", recipe, "--tap", name, store="tap")
         check(asked == ["/page"], asked)
     with mirror({"/page": "by the user network\n"}) as (port, _):
