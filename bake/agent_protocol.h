@@ -86,7 +86,7 @@ enum {
     AGENT_EXEC_STDIN = 1,
     AGENT_EXEC_DETACH = 2,
     AGENT_EXEC_TERMINAL = 4,
-    AGENT_EXEC_ALONE = 8,      /* what it leaves running is killed at its end */
+    AGENT_EXEC_ALONE = 8,       /* what it leaves running is killed at its end */
     AGENT_EXEC_NO_NETWORK = 16, /* a network of its own, with a loopback interface */
     AGENT_EXEC_APART = 32       /* mounts, IPC objects and a host name of its own */
 };

@@ -13,6 +13,7 @@
 #include "bake/remote.h"
 #include "bake/schedule.h"
 #include "bake/secrets.h"
+#include "bake/tap.h"
 #include "bake/vm.h"
 #include "base/cancel.h"
 #include "blockdev/blockdev.h"
@@ -94,6 +95,7 @@ struct crew *ingest_gate_crew(struct ingest_gate *g);
 
 struct machine_room {
     struct store *store;
+    const struct tap *tap; /* for guests with one; NULL: they get a user-mode network */
     struct chunk_cache *cache;
     struct memory_room *memory;
     struct guest_kernel kernel;
@@ -102,7 +104,7 @@ struct machine_room {
     enum vm_accel accel;      /* resolved: KVM or TCG */
     struct machine_host host; /* with KVM alone */
     const struct vm_driver *driver;
-    char *vmm; /* vm_version */
+    char *vmm;          /* vm_version */
     struct once *boots; /* boot images that are made; NULL: guests boot from their kernel */
     const struct cancel *cancel;
 };
@@ -135,6 +137,7 @@ struct guest_options {
     uint32_t cpus;
     uint64_t memory_mb;
     bool network;
+    bool tap;            /* on the room's tap device */
     bool cold;           /* a boot from the kernel, whatever there is */
     bool scrub;          /* a boot: the guest's kernel clears memory as it is freed */
     bool snapshot_again; /* of a restore: guest_snapshot can be made of it */
@@ -157,8 +160,8 @@ struct guest {
     struct prefetch *ahead;      /* NULL: nothing is fetched ahead */
     struct nbd_server *nbd;
     const struct block_map *booted; /* the map of its disk, as it began; borrowed */
-    struct block_map *boot_memory; /* of the boot image that it began as; NULL: none */
-    struct digest boot_image;      /* its key */
+    struct block_map *boot_memory;  /* of the boot image that it began as; NULL: none */
+    struct digest boot_image;       /* its key */
     struct vm *vm;
     struct agent *agent; /* NULL before connect and after disconnect */
     uint64_t memory_mb;
@@ -610,7 +613,8 @@ struct run {
     struct recipe *recipe;
     struct json *recipe_json;
     struct secret_set *secrets; /* NULL: none was given */
-    struct provider *provider;  /* NULL: all tasks have the recipe above */
+    struct tap tap;
+    struct provider *provider; /* NULL: all tasks have the recipe above */
     struct image_room images;
     struct machine_room machines;
     struct remote *remote;     /* NULL: none */

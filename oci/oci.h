@@ -133,8 +133,8 @@ int oci_image_check(const struct oci_manifest *m, const struct oci_config *c,
 /*
  * A tar that holds images; gzip and zstd around it are undone into a temporary file in `tmp_dir`,
  * which is gone when the archive is closed. Hostile input: names, links, counts and sizes are
- * checked, nothing is unpacked. Read-only, so threads may share one. ERR_NOTFOUND; ERR_INPUT: no
- * tar; ERR_CORRUPT, ERR_LIMIT, ERR_UNSUPPORTED (another compression).
+ * checked, nothing is unpacked. Read-only, so threads may share one. `c` (may be NULL) is borrowed until
+ * it is closed: what is compressed in it is hashed later. ERR_NOTFOUND; ERR_INPUT: no tar; ERR_CORRUPT, ERR_LIMIT, ERR_UNSUPPORTED (another compression).
  */
 struct oci_archive;
 int oci_archive_open(struct oci_archive **out, const char *path, int tmp_dir,

@@ -303,6 +303,40 @@ static void tags(void **state)
 }
 
 /* Blobs on their way, journals, and what is nobody's. */
+static bool blob_is_there(struct store *s, const struct digest *d)
+{
+    char path[BLOB_PATH_MAX];
+    image_blob_path(path, "blobs", d);
+    return file_exists(store_dir(s), path);
+}
+
+/* A record keeps its blob for as long as it was used itself; without its blob it is still good. */
+static void pushed_layers(void **state)
+{
+    (void)state;
+    struct world w;
+    struct err e = ERR_INIT;
+    char used[96], unused[96], alone[96], blob[BLOB_PATH_MAX];
+    world_open(&w);
+    struct digest kept = put_pushed(w.store, 1, used);
+    struct digest gone = put_pushed(w.store, 2, unused);
+    struct digest lost = put_pushed(w.store, 3, alone);
+    age_all(&w, 10 * DAY);
+    age(&w, used, 0);
+    age(&w, alone, 0);
+    image_blob_path(blob, "blobs", &lost);
+    assert_int_equal(unlinkat(store_dir(w.store), blob, 0), 0);
+    store_close(w.store);
+    assert_ok(store_open(&w.store, w.path, &e));
+    struct gc_report r = collect(&w, (struct gc_options){.grace_ms = (int64_t)DAY * 1000});
+    assert_int_equal(r.removed[UPKEEP_PUSHED].count, 1);
+    assert_int_equal(r.removed[UPKEEP_BLOB].count, 1);
+    assert_true(blob_is_there(w.store, &kept) && !blob_is_there(w.store, &gone));
+    assert_true(file_exists(store_dir(w.store), used) && file_exists(store_dir(w.store), alone));
+    assert_false(file_exists(store_dir(w.store), unused));
+    world_close(&w);
+}
+
 static void leftovers(void **state)
 {
     (void)state;
@@ -443,6 +477,7 @@ int main(void)
         cmocka_unit_test(nothing_goes_when_the_catalog_is_damaged),
         cmocka_unit_test(a_cap_takes_the_longest_unused),
         cmocka_unit_test(results_of_steps),
+        cmocka_unit_test(pushed_layers),
         cmocka_unit_test(leftovers),
         cmocka_unit_test(tags),
         cmocka_unit_test(under_load),

@@ -224,6 +224,30 @@ struct digest put_image(struct store *s, const struct digest *layers, size_t cou
     return put_blob(s, manifest);
 }
 
+struct digest put_pushed(struct store *s, uint64_t seed, char path[96])
+{
+    struct err e = ERR_INIT;
+    char hex[DIGEST_TEXT_MAX];
+    struct digest key, diff_id;
+    AUTO_FREE char *text = NULL;
+    struct json *blob = json_new_object();
+    json_set(blob, "seed", json_new_integer((int64_t)seed));
+    struct digest d = put_blob(s, blob);
+    digest_bytes(&key, &seed, sizeof(seed));
+    digest_bytes(&diff_id, &key, sizeof(key));
+    AUTO_JSON struct json *record = json_new_object();
+    json_set(record, "blob", json_digest(&d));
+    json_set(record, "size", json_new_integer(20));
+    if (seed % 2) /* a plain image's */
+        json_set(record, "diff_id", json_digest(&diff_id));
+    assert_ok(catalog_seal(record, &e));
+    assert_ok(json_print(record, 0, &text, &e));
+    assert_ok(file_make_dirs(store_dir(s), "pushed", &e));
+    snprintf(path, 96, "pushed/%s.json", digest_hex(&key, hex));
+    assert_ok(file_put(store_tmp_dir(s), store_dir(s), path, text, strlen(text), &e));
+    return d;
+}
+
 /* ---- Files ---- */
 
 static struct file_list *walked; /* nftw passes no context */
