@@ -233,6 +233,7 @@ struct bake_options {
     const char *recipe_path;
     const char *recipe_from;    /* command that says what each task is built from (bake/provider.c);
                                 NULL: the recipe */
+    const char *tap;            /* for recipes with such a network (tap_open); NULL: none */
     const char *const *secrets; /* NAME=env:VARIABLE, NAME=file:PATH: for steps that name them */
     size_t secret_count;
     bool force;         /* bake although the template is there, and run all steps */
@@ -339,6 +340,7 @@ struct template
     uint64_t memory_mb;
     uint32_t cpus;
     bool network;
+    bool tap;            /* its network was a tap device */
     const char *vmm;     /* "qemu 7.2.22"; borrowed from document, as are the rest */
     const char *accel;   /* "tcg" or "kvm" */
     const char *kernel;  /* digest of the guest kernel and initramfs, as text */

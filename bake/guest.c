@@ -113,11 +113,17 @@ struct vm_options guest_vm_options(const struct guest *g, const struct guest_opt
         .cpus = o->cpus,
         .memory_mb = o->memory_mb,
         .network = o->network,
+        .tap = o->tap && g->room->tap ? g->room->tap->name : NULL,
         .scrub = o->scrub,
         .accel = g->room->accel,
         .cpu_template = g->room->cpu_template,
         .cancel = g->room->cancel,
     };
+}
+
+int guest_connect_network(struct guest *g, const struct guest_options *o, struct err *e)
+{
+    return agent_network(g->agent, o->tap && g->room->tap ? &g->room->tap->address : NULL, e);
 }
 
 /* Writes a map's bytes to a file of the guest's directory. */
@@ -208,6 +214,8 @@ int guest_restore(struct guest **out, const struct machine_room *r, const struct
         rc = agent_reseed(g->agent, e);
     if (rc == 0)
         rc = agent_thaw(g->agent, e);
+    if (rc == 0 && o->tap)
+        rc = guest_connect_network(g, o, e);
     if (rc < 0)
         return rc;
     *out = MOVE(g);

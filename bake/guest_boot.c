@@ -14,15 +14,15 @@
 enum { BOOT_TRIES = 3 };
 
 /* The agent has answered: what a guest needs before its disk is looked at, then the disk. */
-static int settle(struct guest *g, bool network, struct err *e)
+static int settle(struct guest *g, const struct guest_options *o, struct err *e)
 {
     int rc = guest_set_clock(g, e);
     if (rc == 0)
         rc = agent_reseed(g->agent, e);
     if (rc == 0)
         rc = agent_mount(g->agent, e);
-    if (rc == 0 && network)
-        rc = agent_network(g->agent, NULL, e);
+    if (rc == 0 && o->network)
+        rc = guest_connect_network(g, o, e);
     return rc;
 }
 
@@ -38,7 +38,7 @@ static int boot_once(struct guest **out, const struct machine_room *r,
     if (rc == 0)
         rc = agent_connect(&g->agent, g->vm, GUEST_BOOT_TIMEOUT_MS, r->cancel, e);
     if (rc == 0 && mounted)
-        rc = settle(g, o->network, e);
+        rc = settle(g, o, e);
     if (rc < 0)
         return rc;
     *out = MOVE(g);
@@ -79,7 +79,7 @@ static int wake(struct guest **out, const struct machine_room *r, const struct g
     if (rc == 0)
         rc = agent_connect(&g->agent, g->vm, GUEST_RESTORE_TIMEOUT_MS, r->cancel, e);
     if (rc == 0)
-        rc = settle(g, o->network, e);
+        rc = settle(g, o, e);
     if (rc < 0)
         return rc;
     *out = MOVE(g);

@@ -13,6 +13,8 @@ enum { GUEST_BOOT_TIMEOUT_MS = 180000, GUEST_RESTORE_TIMEOUT_MS = 60000 };
 int guest_new(struct guest **out, const struct machine_room *r, const struct guest_options *o,
               struct err *e) MUST_USE;
 struct vm_options guest_vm_options(const struct guest *g, const struct guest_options *o);
+/* Gives the guest's card the addresses of what it is connected to now. */
+int guest_connect_network(struct guest *g, const struct guest_options *o, struct err *e) MUST_USE;
 /* Starts the machine from a snapshot. */
 int guest_load(struct guest *g, const struct guest_options *o, const struct guest_saved *s,
                struct err *e) MUST_USE;

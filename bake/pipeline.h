@@ -13,6 +13,8 @@
 #include "bake/remote.h"
 #include "bake/schedule.h"
 #include "bake/secrets.h"
+#include "bake/tap.h"
+#include "bake/trace.h"
 #include "bake/vm.h"
 #include "base/cancel.h"
 #include "blockdev/blockdev.h"
@@ -94,6 +96,7 @@ struct crew *ingest_gate_crew(struct ingest_gate *g);
 
 struct machine_room {
     struct store *store;
+    const struct tap *tap; /* for guests with one; NULL: they get a user-mode network */
     struct chunk_cache *cache;
     struct memory_room *memory;
     struct guest_kernel kernel;
@@ -135,6 +138,7 @@ struct guest_options {
     uint32_t cpus;
     uint64_t memory_mb;
     bool network;
+    bool tap;            /* on the room's tap device */
     bool cold;           /* a boot from the kernel, whatever there is */
     bool scrub;          /* a boot: the guest's kernel clears memory as it is freed */
     bool snapshot_again; /* of a restore: guest_snapshot can be made of it */
@@ -203,30 +207,6 @@ bool guest_memory_is_copied(const struct machine_room *r);
 void guest_free(struct guest *g);
 DEFINE_AUTO(guest, guest_free)
 #define AUTO_GUEST CLEANUP(guest_free_auto_)
-
-/* ---- What guests read (trace.c) ---------------------------------------------------------------- */
-
-/* Members of a template's record: extents of base_disk that a boot read until it was ready, and of
- * disk that a restore read. */
-#define TRACE_BOOT "boot_trace"
-#define TRACE_RESTORE "restore_trace"
-/* Extents of memory, the first of each chunk, that a restore read; with them `memory_read`, the bytes of
- * memory that were read then. */
-#define TRACE_MEMORY "memory_trace"
-
-enum { TRACE_DELTA_MAX = 512 }; /* extents that steps changed and a boot fetches ahead */
-
-/* Notes what has been read of the guest's disk so far; with TRACE_RESTORE also of its memory, unless that was
- * copied to a file. */
-int trace_note(struct json *document, const char *member, const struct guest *g,
-               struct err *e) MUST_USE;
-/* The same for a boot from `from`, in numbers of `base`; what base has not is left out. */
-int trace_note_boot(struct json *document, const struct guest *g, const struct block_map *from,
-                    const struct block_map *base, struct err *e) MUST_USE;
-/* The chunks of a noted trace, for free(); none where the record has no such member. TRACE_RESTORE stands for
- * all that a restore reads: device state, memory, disk. */
-int trace_chunks(struct digest **out, size_t *count, const struct template *t, struct store *s,
-                 const char *member, struct err *e) MUST_USE;
 
 /* ---- What runs in a guest -------------------------------------------------------------------- */
 
@@ -610,7 +590,8 @@ struct run {
     struct recipe *recipe;
     struct json *recipe_json;
     struct secret_set *secrets; /* NULL: none was given */
-    struct provider *provider;  /* NULL: all tasks have the recipe above */
+    struct tap tap;
+    struct provider *provider; /* NULL: all tasks have the recipe above */
     struct image_room images;
     struct machine_room machines;
     struct remote *remote;     /* NULL: none */

@@ -130,6 +130,8 @@ static void run_init(struct run *run, struct store *s, const struct bake_options
     *run = (struct run){.options = o, .store = s, .journal_fd = -1, .plan_only = plan_only};
     run->cancel = (struct cancel){.fd = cancel_fd(o->cancel)};
     run->limits = bake_settle_limits(&o->limits);
+    if (o->tap) /* one machine at a time can have it */
+        run->limits.vm = 1;
     pthread_mutex_init(&run->event_lock, NULL);
     pthread_mutex_init(&run->past_lock, NULL);
     slots_init(&run->network, run->limits.network);
@@ -151,7 +153,12 @@ static int open_machines(struct run *run, struct err *e)
             wants.user_network || (b->task && b->recipe && b->task->allow_internet &&
                                    b->recipe->network == RECIPE_NETWORK_USER);
     }
-    return machine_room_open(&run->machines, run->store, &wants, e);
+    int rc = o->tap && !run->plan_only ? tap_open(&run->tap, o->tap, e) : 0;
+    if (rc == 0)
+        rc = machine_room_open(&run->machines, run->store, &wants, e);
+    if (o->tap)
+        run->machines.tap = &run->tap;
+    return rc;
 }
 
 /* Kernel and VMM are part of every task's key; what is missing is missing for all of them. */

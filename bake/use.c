@@ -161,6 +161,7 @@ static int open_copy(struct template_copy *c, const struct template *t,
                                     .memory_mb = t->memory_mb,
                                     .network = t->network,
                                     .cold = use->cold,
+                                    .tap = t->tap,
                                     .ahead = ahead,
                                     .ahead_count = ahead_count};
     return use->cold ? guest_boot(&c->guest, r, &options, e)

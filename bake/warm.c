@@ -148,6 +148,8 @@ static void describe_task(struct json *document, const struct baking *b,
     json_set(document, "memory_mb", json_new_integer((int64_t)o->memory_mb));
     json_set(document, "storage_mb", json_new_integer((int64_t)b->task->storage_mb));
     json_set(document, "network", json_new_bool(o->network));
+    if (o->tap)
+        json_set(document, "tap", json_new_bool(true));
     json_set(document, "vmm", json_new_string(room->vmm));
     json_set(document, "accel", json_new_string(room->accel == VM_ACCEL_KVM ? "kvm" : "tcg"));
     json_set(document, "kernel", json_digest(&room->kernel.digest));
@@ -257,11 +259,10 @@ int warm_task(struct baking *b, const struct block_map *disk, const struct diges
                 .images = &b->run->images},
         .initial = initial_context,
     };
-    if (w.options.network && b->recipe->network == RECIPE_NETWORK_TAP) {
-        (void)err_set(e, ERR_UNSUPPORTED,
-                      "the recipe wants network tap: this program has no tap "
-                      "device to give to guests");
-        return err_hint(e, "use network user or none");
+    w.options.tap = w.options.network && b->recipe->network == RECIPE_NETWORK_TAP;
+    if (w.options.tap && !b->run->machines.tap) {
+        err_set(e, ERR_INPUT, "the recipe wants a tap device, and none was given");
+        return err_hint(e, "--tap NAME says which one");
     }
     AUTO_JSON struct json *j = json_new_object();
     baking_name_console(b);

@@ -364,6 +364,13 @@ static int check_builder(const struct bake_arguments *a, struct err *e)
     return err_hint(e, "the template server gets the disk from there");
 }
 
+static int take_tap(void *arguments, const char *value, struct err *e UNUSED)
+{
+    struct bake_arguments *a = arguments;
+    a->bake.tap = value;
+    return 0;
+}
+
 static int take_secret(void *arguments, const char *value, struct err *e)
 {
     struct bake_arguments *a = arguments;
@@ -432,6 +439,10 @@ const struct option_row bake_option_rows[] = {
      "share layers and templates with other bakers through this store\n"
      "(default: $TB2_BAKE_REMOTE; 'tb2-bake remote --help' has the URLs)",
      take_remote},
+    {"tap", "NAME",
+     "tap device for recipes with network: tap; NAME,ADDRESS/BITS,GATEWAY,NAMESERVER says what the "
+     "guest gets, else its address is next to the device's",
+     take_tap},
     {"secret", "NAME=FROM",
      "a secret that steps of the recipe name; FROM is env:VARIABLE or file:PATH; once for each",
      take_secret},

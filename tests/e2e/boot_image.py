@@ -54,7 +54,7 @@ def ask(bakery, alias, script, store="store", *options):
 def once_for_all(bakery):
     """Four tasks at once, two of them with disks of other sizes; each is proved by the bake."""
     names = [task["name"] for task in bakery.facts["tasks"]]
-    for task, size in zip(names, (3000, 20000)):
+    for task, size in zip(names, (15000, 20000)):
         set_storage(bakery, task, size)
     run = bakery.bake("--jobs", "4").expect()
     check(made(run) == 1, run.err)
@@ -92,8 +92,8 @@ def as_from_the_kernel(bakery, task):
         raw = bakery.path(store + ".raw")
         export(bakery, alias, raw, store)
         trees.append(mounted_tree(raw, bakery.path(store + ".mnt")))
-    found = differences(*trees)
-    check(not found, found[:5])
+    found = list(differences(*trees, ignore=("mtime", "dirmtime")))
+    check(not found, "\n".join(found[:20]))
     check(ask(bakery, alias, "cat /made-by", "store", "--cold") == ask(bakery, alias, "cat /made-by"), "a cold boot")
 
 
