@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The disk of a snapshot, judged by e2fsck(8). It was frozen, so its journal is empty and it must be
- * clean, with one honest exception: files that were deleted and are still open are on the superblock's
- * list of orphans (s_last_orphan, or the orphan file of newer kernels; Linux
- * Documentation/filesystems/ext4), which the next mount works off. e2fsck -n must leave them, and then
- * calls the disk broken. So where there are any, e2fsck -p works them off first, in a copy that is
- * thrown away, and must find nothing else to do; what it leaves is then checked as a whole.
+ * The disk of a snapshot, judged by e2fsck(8). It was frozen, so it must be clean, with one honest
+ * exception: files that were deleted and are still open. With a journal they are on the superblock's list
+ * of orphans (s_last_orphan, or the orphan file of newer kernels; Linux
+ * Documentation/filesystems/ext4), which the next mount works off; without one they are inodes in use
+ * that no directory names. e2fsck -n must leave them, and then calls the disk broken. So where there are
+ * any, and nothing else is wrong, e2fsck -p frees them in a copy that is thrown away, and what it leaves
+ * must be clean.
  */
 #include "bake/pipeline.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -28,6 +30,7 @@ enum {
     LAST_ORPHAN_AT = 0xe8,
     RO_COMPAT_AT = 0x64,
     RO_COMPAT_ORPHANS = 0x10000,
+    LEFT_UNCORRECTED = 4,  /* e2fsck(8), "exit code" */
     NO_SUCH_PROGRAM = 127, /* env(1) */
 };
 
@@ -87,8 +90,50 @@ static bool only_orphans(const struct buf *out, uint32_t *orphans)
     return true;
 }
 
-static int work_off_orphans(const char *path, const struct cancel *c, uint32_t *orphans,
-                            struct err *e)
+/* Of a disk without a journal, which has no list: text of one line of e2fsck -fn that deleted files, and
+ * nothing else, can give. Blocks and inodes may be in use for nobody ("-"), never the other way. */
+static bool of_deleted(const char *line, size_t len, uint32_t *deleted)
+{
+    static const char *const plain[] = {"e2fsck ", "Pass ", "Fix? no", "Free blocks count wrong",
+                                        "Free inodes count wrong"};
+    static const char *const inside[] = {": ********** WARNING: ", " files ("};
+    static const char *const lists[] = {"Block bitmap differences:", "Inode bitmap differences:"};
+    unsigned number;
+    int end = 0;
+    if (len == 0)
+        return true;
+    if (sscanf(line, "Deleted inode %u has zero dtime.%n", &number, &end) == 1 && end > 0) {
+        ++*deleted;
+        return true;
+    }
+    for (size_t i = 0; i < ARRAY_LEN(lists); i++) {
+        size_t skip = strlen(lists[i]);
+        if (len >= skip && strncmp(line, lists[i], skip) == 0)
+            return memchr(line, '+', len) == NULL;
+    }
+    bool known = false;
+    for (size_t i = 0; i < ARRAY_LEN(plain); i++)
+        known = known || strncmp(line, plain[i], strlen(plain[i])) == 0;
+    for (size_t i = 0; i < ARRAY_LEN(inside); i++)
+        known = known || memmem(line, len, inside[i], strlen(inside[i])) != NULL;
+    return known;
+}
+
+static bool only_deleted(const struct buf *out, uint32_t *deleted)
+{
+    const char *at = buf_text(out);
+    bool known = true;
+    while (known && *at) {
+        size_t len = strcspn(at, "\n");
+        known = of_deleted(at, len, deleted);
+        at += len + (at[len] != 0);
+    }
+    return known && *deleted > 0;
+}
+
+/* With a list of orphans e2fsck may do nothing but work it off; without one its findings were judged. */
+static int work_off_orphans(const char *path, const struct cancel *c, bool listed,
+                            uint32_t *orphans, struct err *e)
 {
     AUTO_BUF struct buf out;
     buf_init(&out, OUTPUT_MAX);
@@ -96,16 +141,21 @@ static int work_off_orphans(const char *path, const struct cancel *c, uint32_t *
     int rc = run_e2fsck("-fp", path, c, &out, &status, e);
     if (rc < 0)
         return rc;
-    return status > 1 || !only_orphans(&out, orphans) ? not_clean(&out, status, e) : 0;
+    return status > 1 || (listed && !only_orphans(&out, orphans)) ? not_clean(&out, status, e) : 0;
 }
 
-static int check_clean(const char *path, const struct cancel *c, struct err *e)
+/* *deleted: the disk is clean but for so many deleted files. */
+static int check_clean(const char *path, const struct cancel *c, uint32_t *deleted, struct err *e)
 {
     AUTO_BUF struct buf out;
     buf_init(&out, OUTPUT_MAX);
     int status = 0;
+    *deleted = 0;
     int rc = run_e2fsck("-fn", path, c, &out, &status, e);
-    return rc < 0 || status == 0 ? rc : not_clean(&out, status, e);
+    if (rc < 0 || status == 0)
+        return rc;
+    return status == LEFT_UNCORRECTED && only_deleted(&out, deleted) ? 0
+                                                                     : not_clean(&out, status, e);
 }
 
 /* ---- The disk as a file ---- */
@@ -125,30 +175,38 @@ static int has_orphans(bool *out, struct bdev *disk, struct err *e)
     return 0;
 }
 
-/* In a copy of the whole disk: it is written to. */
-static int check_copy(const struct block_map *map, const struct machine_room *r, bool orphaned,
+/* In a copy of the whole disk, which is written to where there are orphans; then it must be clean. */
+static int check_copy(const struct block_map *map, const struct machine_room *r, bool listed,
                       uint32_t *orphans, struct err *e)
 {
     AUTO_FILE_TMP struct file_tmp tmp = {.fd = -1};
+    uint32_t deleted = 0;
     int rc = file_tmp_open(&tmp, store_tmp_dir(r->store), e);
     if (rc < 0)
         return rc;
     AUTO_FREE char *path = mem_printf("%s/%s", store_tmp_path(r->store), tmp.name);
     rc = path ? store_export_map(r->store, map, tmp.fd, machine_cores(), r->cancel, e)
               : err_nomem(e, "disk");
-    if (rc == 0 && orphaned)
-        rc = work_off_orphans(path, r->cancel, orphans, e);
-    return rc < 0 ? rc : check_clean(path, r->cancel, e);
+    if (rc == 0 && !listed)
+        rc = check_clean(path, r->cancel, orphans, e);
+    if (rc == 0 && (listed || *orphans > 0))
+        rc = work_off_orphans(path, r->cancel, listed, orphans, e);
+    if (rc == 0 && (listed || *orphans > 0))
+        rc = check_clean(path, r->cancel, &deleted, e);
+    if (rc == 0 && deleted > 0)
+        rc = err_set(e, ERR_CORRUPT,
+                     "the snapshot's disk has deleted files that e2fsck cannot free");
+    return rc;
 }
 
 /* Through a file whose bytes are fetched when e2fsck reads them, which are few. */
 static int check_served(struct bdev_files *files, struct bdev *disk, const struct cancel *c,
-                        struct err *e)
+                        uint32_t *deleted, struct err *e)
 {
     struct bdev_file *file = NULL;
     int rc = bdev_file_add(&file, files, disk, e);
     if (rc == 0)
-        rc = check_clean(bdev_file_path(file), c, e);
+        rc = check_clean(bdev_file_path(file), c, deleted, e);
     bdev_file_remove(file);
     return rc;
 }
@@ -160,18 +218,20 @@ int disk_check(const struct digest *disk, const struct machine_room *r, uint32_t
     AUTO_BDEV_FILES struct bdev_files *files = NULL;
     struct bdev *device = NULL;
     struct err why = ERR_INIT;
-    bool orphaned = false;
+    bool listed = false;
+    uint32_t deleted = 0;
     *orphans = 0;
     int rc = store_get_map(r->store, disk, &map, e);
     if (rc == 0)
         rc = bdev_open_map(&device, map, r->cache, e);
     if (rc == 0)
-        rc = has_orphans(&orphaned, device, e);
-    if (rc == 0 && !orphaned && bdev_files_start(&files, &why) < 0)
+        rc = has_orphans(&listed, device, e);
+    if (rc == 0 && !listed && bdev_files_start(&files, &why) < 0)
         log_event(LOG_INFO, "bake", "disks are copied for e2fsck: %s", why.text);
-    if (rc == 0)
-        rc = files ? check_served(files, device, r->cancel, e)
-                   : check_copy(map, r, orphaned, orphans, e);
+    if (rc == 0 && files)
+        rc = check_served(files, device, r->cancel, &deleted, e);
+    if (rc == 0 && (!files || deleted > 0))
+        rc = check_copy(map, r, listed, orphans, e);
     bdev_close(device);
     return rc;
 }
