@@ -27,7 +27,7 @@ steps:
   - workdir: /work
   - env:
       COLOUR: blue
-  - run: echo begun > state; echo "<4>said on the console" > /dev/kmsg; sleep 4321 & exit 9
+  - run: echo begun > state; echo "said on the console" > /dev/console; sleep 4321 & exit 9
 """
 
 # Grows a page at a time, so that it is killed and not refused.
@@ -92,7 +92,7 @@ def a_shell_on_a_terminal(bakery, alias):
     """Sizes, also new ones, an interrupt that reaches the guest alone, status, and the terminal as it was."""
     terminal = Terminal(bakery.arguments(["shell", alias]))
     terminal.size(31, 97)
-    terminal.wait_for(rb"[#$] $")
+    terminal.wait_for(rb"[#$] ")
     terminal.type("stty size; tty; echo $TERM $MADE_BY; pwd; id -u\n")
     terminal.wait_for(rb"31 97\r\n/dev/pts/0\r\n\S+ e2e\r\n")
     terminal.size(50, 132)
@@ -112,7 +112,7 @@ def a_shell_on_a_terminal(bakery, alias):
 def a_terminal_that_goes_away(bakery, alias):
     """A hang-up, as from a closed window, ends the shell and its machine."""
     terminal = Terminal(bakery.arguments(["shell", alias]))
-    terminal.wait_for(rb"[#$] $")
+    terminal.wait_for(rb"[#$] ")
     os.kill(terminal.pid, signal.SIGTERM)
     check(terminal.end() == 130, terminal.seen)
     check(not bakery.machines() and not bakery.leftovers(), "something was left behind")

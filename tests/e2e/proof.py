@@ -21,7 +21,13 @@ network: none
 steps:
   - run: |
       mkdir /volume && cd /volume
-      head -c 204800000 /dev/urandom | split -b 10240 -a 4
+      awk 'BEGIN {
+          for (i = 0; i < 20000; i++) {
+              t = sprintf("%010d", i); t = t t t t t t t t; t = t t t t t t t t; t = t t t t; t = t t t t
+              printf "%s", t > i; close(i)
+          }
+      }'
+      test "$(ls | wc -l) $(wc -c < 19999)" = "20000 10240"
       md5sum * > /sums
 start: |
     echo open > /open; exec 9< /open; rm /open
