@@ -335,7 +335,8 @@ static void check_end(struct fixture *f, void (*end)(struct guest *g), const cha
 static void end_power_off(struct guest *g)
 {
     struct err ignored = ERR_INIT;
-    assert_true(agent_power_off(g->agent, &ignored) <= 0);
+    if (agent_power_off(g->agent, &ignored) < 0)
+        print_message("powering off: %s\n", ignored.text);
 }
 
 static void end_panic(struct guest *g)
