@@ -284,7 +284,7 @@ static void what_breaks(void **state)
         if (rows[i].what == MISSING_CHUNK)
             assert_int_equal(unlinkat(store_dir(w.store), path, 0), 0);
         else
-            flip(&w, path, rows[i].what == LAYER ? 8 * 100 : 8 * 20);
+            flip(&w, path, 8 * (rows[i].what == LAYER ? 100 : rows[i].what == BLOB ? 5 : 20));
 
         struct fsck_report r = check(&w, false);
         const struct fsck_problem *p = find(&r, rows[i].kind);

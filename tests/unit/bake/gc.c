@@ -322,8 +322,8 @@ static void pushed_layers(void **state)
     struct digest gone = put_pushed(w.store, 2, unused);
     struct digest lost = put_pushed(w.store, 3, alone);
     age_all(&w, 10 * DAY);
-    age(&w, used, 0);
-    age(&w, alone, 0);
+    age(&w, used, -10 * DAY); /* used just now */
+    age(&w, alone, -10 * DAY);
     image_blob_path(blob, "blobs", &lost);
     assert_int_equal(unlinkat(store_dir(w.store), blob, 0), 0);
     store_close(w.store);
