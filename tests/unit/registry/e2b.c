@@ -115,7 +115,8 @@ struct row {
 #define NEXT_OURS "GET /templates/aliases/" NEXT_ALIAS "\n"
 #define PAIR(age, next_age, next_status)                                                           \
     "{\"templates\": [{\"alias\": \"" ALIAS "\", \"status\": \"ready\", \"age_s\": " #age "}, "    \
-    "{\"alias\": \"" NEXT_ALIAS "\", \"status\": \"" next_status "\", \"age_s\": " #next_age "}]}"
+    "{\"alias\": \"" NEXT_ALIAS "\", \"status\": \"" next_status "\", \"age_s\": " #next_age       \
+    ", \"memoryMB\": 4096}]}"
 #define DEL1 "DELETE /templates/" A1 "\n"
 #define HAS(status) "{\"templates\": [{\"alias\": \"" ALIAS "\", \"status\": \"" status "\"}]}"
 
@@ -162,8 +163,8 @@ static const struct row rows[] = {
      .built = true,
      .left = OURS},
     {.name = "killed when the old one was gone",
-     .setup =
-         "{\"templates\": [{\"alias\": \"" NEXT_ALIAS "\", \"status\": \"ready\", \"age_s\": 90}]}",
+     .setup = "{\"templates\": [{\"alias\": \"" NEXT_ALIAS
+              "\", \"status\": \"ready\", \"age_s\": 90, \"memoryMB\": 4096}]}",
      .revision = REVISION,
      .calls = LOOK NEXT_OURS SHOW1 CREATE BUILD(A2) DEL1,
      .built = true,
