@@ -126,6 +126,7 @@ static int encode_exec(struct buf *b, const struct agent_exec *exec, struct err 
     uint32_t flags = exec->detach ? AGENT_EXEC_DETACH : 0;
     flags |= exec->input_len || (exec->live && exec->live->input_fd >= 0) ? AGENT_EXEC_STDIN : 0;
     flags |= exec->live && exec->live->terminal ? AGENT_EXEC_TERMINAL : 0;
+    flags |= exec->apart ? AGENT_EXEC_APART : 0;
     flags |= exec->alone ? AGENT_EXEC_ALONE : 0;
     flags |= exec->no_network ? AGENT_EXEC_NO_NETWORK : 0;
     uint64_t timeout_ms = exec->timeout_ms > 0 ? (uint64_t)exec->timeout_ms : 0;
@@ -529,6 +530,11 @@ int agent_sync(struct agent *a, bool drop_caches, struct err *e)
     buf_init(&b, AGENT_PAYLOAD_MAX);
     int rc = buf_add_u32(&b, drop_caches, e);
     return rc < 0 ? rc : agent_request_u64(a, AGENT_SYNC, &b, SYNC_MS, NULL, e);
+}
+
+int agent_end_all(struct agent *a, struct err *e)
+{
+    return agent_request_u64(a, AGENT_END_ALL, NULL, SYNC_MS, NULL, e);
 }
 
 int agent_freeze(struct agent *a, struct err *e)

@@ -69,6 +69,7 @@ enum agent_type {
     AGENT_RANDOM,
     AGENT_ECHO,
     AGENT_FORGET,
+    AGENT_END_ALL,
     /* guest to host */
     AGENT_HELLO_REPLY = 64,
     AGENT_OK,
@@ -85,8 +86,9 @@ enum {
     AGENT_EXEC_STDIN = 1,
     AGENT_EXEC_DETACH = 2,
     AGENT_EXEC_TERMINAL = 4,
-    AGENT_EXEC_ALONE = 8,      /* what it leaves running is killed at its end */
-    AGENT_EXEC_NO_NETWORK = 16 /* a network of its own, with a loopback interface */
+    AGENT_EXEC_ALONE = 8,       /* what it leaves running is killed at its end */
+    AGENT_EXEC_NO_NETWORK = 16, /* a network of its own, with a loopback interface */
+    AGENT_EXEC_APART = 32       /* mounts, IPC objects and a host name of its own */
 };
 
 /* COPY_OPEN: what `to` is. */

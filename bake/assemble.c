@@ -42,7 +42,8 @@ static void assembly_fini(struct assembly *a)
 
 static int load_layers(struct assembly *a, struct store *s, const struct image *i, struct err *e)
 {
-    size_t count = i->config.diff_id_count;
+    const size_t own = i->config.diff_id_count;
+    const size_t count = own + i->graft_count;
     a->layers = mem_array(count, sizeof(struct oci_layer *));
     a->regions = mem_array(count, sizeof(struct block_map *));
     a->starts = mem_array(count + 1, sizeof(*a->starts));
@@ -50,11 +51,27 @@ static int load_layers(struct assembly *a, struct store *s, const struct image *
         return err_nomem(e, "layers");
     a->layer_count = count;
     for (size_t n = 0; n < count; n++) {
-        int rc = layer_load(s, &i->config.diff_ids[n], &a->layers[n], &a->regions[n], e);
+        const struct digest *id = n < own ? &i->config.diff_ids[n] : &i->grafts[n - own];
+        int rc = layer_load(s, id, &a->layers[n], &a->regions[n], e);
         if (rc < 0)
             return rc;
     }
     return 0;
+}
+
+/* The image's layers, then one of its grafts after another, each fitted on what is below. */
+static int merge_layers(struct assembly *a, const struct image *i, struct err *e)
+{
+    int rc = 0;
+    for (size_t n = i->config.diff_id_count; rc == 0 && n < a->layer_count; n++) {
+        AUTO_OCI_TREE struct oci_tree *below = NULL;
+        rc = oci_tree_merge(&below, a->layers, n, a->cancel, e);
+        if (rc == 0)
+            rc = graft_fit(a->layers[n], below, e);
+        if (rc < 0)
+            return err_in(e, "graft");
+    }
+    return oci_tree_merge(&a->tree, a->layers, a->layer_count, a->cancel, e);
 }
 
 /* Region addresses relative to the first; the last element is the sum. */
@@ -143,6 +160,8 @@ static int disk_seed(struct digest *out, const struct image *i, uint64_t free_si
     hasher_add(h, head, strlen(head));
     for (size_t n = 0; n < i->config.diff_id_count; n++)
         hasher_add(h, i->config.diff_ids[n].bytes, digest_len(i->config.diff_ids[n].algorithm));
+    for (size_t n = 0; n < i->graft_count; n++)
+        hasher_add(h, i->grafts[n].bytes, digest_len(i->grafts[n].algorithm));
     hasher_finish(h, out);
     return 0;
 }
@@ -192,7 +211,7 @@ static int assemble(struct assembly *a, struct store *s, const struct image *i, 
     if (rc == 0)
         rc = place_regions(a, e);
     if (rc == 0)
-        rc = oci_tree_merge(&a->tree, a->layers, a->layer_count, a->cancel, e);
+        rc = merge_layers(a, i, e);
     if (rc == 0)
         rc = disk_seed(&options.seed, i, free_size, e);
     if (rc < 0)

@@ -64,7 +64,9 @@ struct bake_task_result {
     uint64_t missing_size; /* bytes of layers that are not in the store */
     int64_t estimate_ms;   /* that the bake takes, from earlier runs; 0: not known */
     char manifest[DIGEST_TEXT_MAX]; /* digest of the image's manifest, "" until known */
-    const char *pushed; /* what the disk was pushed as, with its digest; NULL: it was not */
+    size_t steps_cached; /* of the steps that change the disk, those whose results were kept */
+    size_t steps_run;    /* those that were run */
+    const char *pushed;  /* what the disk was pushed as, with its digest; NULL: it was not */
     const char
         *console; /* file of the store with what its machines said on their consoles; NULL: none */
     char base_disk[DIGEST_TEXT_MAX]; /* digest of the assembled disk, "" until known */
@@ -76,6 +78,7 @@ enum bake_event_kind {
     EVENT_STAGE_STARTED,
     EVENT_PROGRESS,     /* done of total bytes of the stage (total 0: unknown) */
     EVENT_OUTPUT,       /* a line that a step printed, in `text` */
+    EVENT_STEP,         /* step `done` of `total` is done; `cached`: its result was there */
     EVENT_TASK_WAITING, /* between two stages, for a place; not in the journal */
     EVENT_TRAFFIC, /* how registries limit us is another now, in `traffic`; not in the journal */
     EVENT_TASK_RETRIED,  /* the stage failed, with the words in `text`, and will be tried again */
@@ -100,6 +103,7 @@ struct bake_event {
     uint64_t done;
     uint64_t total;
     size_t count;
+    bool cached;
     const char *text;
 };
 
@@ -229,10 +233,13 @@ struct bake_options {
     const char *recipe_path;
     const char *recipe_from;    /* command that says what each task is built from (bake/provider.c);
                                 NULL: the recipe */
+    const char *tap;            /* for recipes with such a network (tap_open); NULL: none */
     const char *const *secrets; /* NAME=env:VARIABLE, NAME=file:PATH: for steps that name them */
     size_t secret_count;
-    bool force; /* bake although the template is there */
-    bool keep;  /* a machine in which something of the recipe failed becomes a kept copy */
+    bool force;         /* bake although the template is there, and run all steps */
+    bool no_step_cache; /* neither use nor keep results of steps */
+    bool no_boot_image; /* each guest boots from its kernel */
+    bool keep;          /* a machine in which something of the recipe failed becomes a kept copy */
     int compression_level;       /* of new chunks, zstd's; 0: the store's default */
     const struct vm_driver *vmm; /* NULL: the one that fits best */
     const char *cpu_template;    /* vm_options; NULL: none */
@@ -333,6 +340,7 @@ struct template
     uint64_t memory_mb;
     uint32_t cpus;
     bool network;
+    bool tap;            /* its network was a tap device */
     const char *vmm;     /* "qemu 7.2.22"; borrowed from document, as are the rest */
     const char *accel;   /* "tcg" or "kvm" */
     const char *kernel;  /* digest of the guest kernel and initramfs, as text */

@@ -28,9 +28,11 @@ static const struct kind_form {
     [UPKEEP_ALIAS] = {"catalog entry", "catalog", ".json", TEXT},
     [UPKEEP_BLOB] = {"blob", "blobs", "", DASHED},
     [UPKEEP_PARTIAL] = {"partial blob", "blobs/partial", "", DASHED},
+    [UPKEEP_STEP] = {"step", "steps", ".json", HEX},
     [UPKEEP_PUSHED] = {"pushed layer", "pushed", ".json", HEX},
     [UPKEEP_JOURNAL] = {"journal", "runs", ".jsonl", TEXT},
     [UPKEEP_TAG] = {"tag record", "refs", "", HEX},
+    [UPKEEP_BOOT] = {"boot image", "boots", ".json", HEX},
     [UPKEEP_CONSOLE] = {"console log", "runs", ".log", TEXT},
     [UPKEEP_KEPT] = {"kept copy", "kept", ".json", TEXT},
 };

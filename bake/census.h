@@ -61,6 +61,9 @@ int key_peek(struct digest *record, struct store *s, const struct digest *key,
 /* The document that a tag stood for (image_registry.c); the record's own name is checked too. */
 int tag_peek(struct digest *document, struct store *s, const struct digest *name,
              struct err *e) MUST_USE;
+/* The disk that a step's result is (step_cache.c), checked. */
+int step_peek(struct digest *disk, struct store *s, const struct digest *key,
+              struct err *e) MUST_USE;
 /* A conversion's record (docs/formats/store.md, "Pushed layers"), checked. */
 int pushed_peek(struct json **out, struct store *s, const struct digest *key,
                 struct err *e) MUST_USE;

@@ -4,16 +4,17 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include "bake/boot_image.h"
 #include "bake/census.h"
 #include "bake/pipeline.h"
 #include "base/file.h"
 #include "base/log.h"
 
 static const char *const names[DU_KIND_COUNT] = {
-    [DU_LAYERS] = "layers",       [DU_DISKS] = "disks",     [DU_MEMORY] = "memory",
-    [DU_LOOSE] = "unreferenced",  [DU_INDEXES] = "indexes", [DU_MAPS] = "maps",
-    [DU_DOCUMENTS] = "documents", [DU_BLOBS] = "blobs",     [DU_JOURNALS] = "journals",
-    [DU_DEVICES] = "devices",
+    [DU_STEPS] = "steps",       [DU_LAYERS] = "layers",       [DU_DISKS] = "disks",
+    [DU_MEMORY] = "memory",     [DU_LOOSE] = "unreferenced",  [DU_INDEXES] = "indexes",
+    [DU_MAPS] = "maps",         [DU_DOCUMENTS] = "documents", [DU_BLOBS] = "blobs",
+    [DU_JOURNALS] = "journals", [DU_DEVICES] = "devices",     [DU_BOOTS] = "boot images",
 };
 
 const char *du_kind_name(enum du_kind kind)
@@ -33,6 +34,23 @@ static void claim(const struct census *c, enum upkeep_kind kind, const struct di
 static bool give_up(const struct err *e)
 {
     return e->class == ERR_NOMEM;
+}
+
+static int claim_boots(const struct census *c, struct store *s, struct err *e)
+{
+    const struct census_list *l = &c->lists[UPKEEP_BOOT];
+    for (size_t i = 0; i < l->count; i++) {
+        struct boot_image b;
+        err_clear(e);
+        if (boot_image_peek(&b, s, &l->files[i].digest, e) == 0) {
+            claim(c, UPKEEP_MAP, &b.saved.memory, DU_BOOTS);
+            claim(c, UPKEEP_MAP, &b.saved.state, DU_BOOTS);
+        } else if (give_up(e)) {
+            return -ERR_NOMEM;
+        }
+    }
+    err_clear(e);
+    return 0;
 }
 
 static void claim_template(const struct census *c, const struct template *t)
@@ -63,6 +81,7 @@ static int claim_maps(const struct census *c, struct store *s, struct err *e)
 {
     const struct census_list *layers = &c->lists[UPKEEP_LAYER];
     const struct census_list *records = &c->lists[UPKEEP_RECORD];
+    const struct census_list *steps = &c->lists[UPKEEP_STEP];
     for (size_t i = 0; i < layers->count; i++) {
         char path[CENSUS_PATH_MAX];
         struct digest region;
@@ -80,6 +99,14 @@ static int claim_maps(const struct census *c, struct store *s, struct err *e)
         } else if (give_up(e)) {
             return -ERR_NOMEM;
         }
+    }
+    for (size_t i = 0; i < steps->count; i++) {
+        struct digest disk;
+        err_clear(e);
+        if (step_peek(&disk, s, &steps->files[i].digest, e) == 0)
+            claim(c, UPKEEP_MAP, &disk, DU_STEPS);
+        else if (give_up(e))
+            return -ERR_NOMEM;
     }
     return claim_kept(c, s, e);
 }
@@ -111,8 +138,9 @@ static enum du_kind kind_of(enum upkeep_kind kind, const struct census_file *f)
         [UPKEEP_RECORD] = DU_DOCUMENTS, [UPKEEP_KEY] = DU_DOCUMENTS,
         [UPKEEP_ALIAS] = DU_DOCUMENTS,  [UPKEEP_BLOB] = DU_BLOBS,
         [UPKEEP_PUSHED] = DU_DOCUMENTS, [UPKEEP_PARTIAL] = DU_BLOBS,
-        [UPKEEP_JOURNAL] = DU_JOURNALS, [UPKEEP_TAG] = DU_DOCUMENTS,
-        [UPKEEP_CONSOLE] = DU_JOURNALS, [UPKEEP_KEPT] = DU_DOCUMENTS,
+        [UPKEEP_STEP] = DU_DOCUMENTS,   [UPKEEP_JOURNAL] = DU_JOURNALS,
+        [UPKEEP_TAG] = DU_DOCUMENTS,    [UPKEEP_CONSOLE] = DU_JOURNALS,
+        [UPKEEP_KEPT] = DU_DOCUMENTS,   [UPKEEP_BOOT] = DU_DOCUMENTS,
     };
     if (kind != UPKEEP_CHUNK)
         return kinds[kind];
@@ -156,6 +184,8 @@ int store_du(struct du_report *out, struct store *s, struct err *e)
     int rc = census_take(&c, s, (1U << UPKEEP_STORE_KINDS) - 1, e);
     if (rc == 0)
         rc = claim_maps(&c, s, e);
+    if (rc == 0)
+        rc = claim_boots(&c, s, e);
     if (rc == 0)
         rc = claim_chunks(&c, s, e);
     for (enum upkeep_kind kind = 0; rc == 0 && kind < UPKEEP_STORE_KINDS; kind++) {

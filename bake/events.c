@@ -35,7 +35,7 @@ static const char *const event_names[] = {
     [EVENT_PROGRESS] = "progress",         [EVENT_OUTPUT] = "output",
     [EVENT_TRAFFIC] = "traffic",           [EVENT_TASK_WAITING] = "task_waiting",
     [EVENT_TASK_RETRIED] = "task_retried", [EVENT_TASK_FINISHED] = "task_finished",
-    [EVENT_RUN_FINISHED] = "run_finished",
+    [EVENT_RUN_FINISHED] = "run_finished", [EVENT_STEP] = "step",
 };
 
 const char *bake_stage_name(enum bake_stage stage)
@@ -74,6 +74,10 @@ static void describe_result(struct json *j, const struct bake_task_result *r)
     }
     json_set(j, "stage_ms", stages);
     json_set(j, "pulled_size", json_new_integer((int64_t)r->pulled_size));
+    if (r->steps_cached + r->steps_run > 0) {
+        json_set(j, "steps_cached", json_new_integer((int64_t)r->steps_cached));
+        json_set(j, "steps_run", json_new_integer((int64_t)r->steps_run));
+    }
     if (r->outcome != OUTCOME_FAILED && r->outcome != OUTCOME_CANCELLED)
         return;
     json_set(j, "error_class", json_new_string(err_class_name(r->err.class)));
@@ -159,6 +163,11 @@ struct json *bake_event_json(const struct bake_event *event)
     if (event->kind == EVENT_PROGRESS) {
         json_set(j, "done", json_new_integer((int64_t)event->done));
         json_set(j, "total", json_new_integer((int64_t)event->total));
+    }
+    if (event->kind == EVENT_STEP) {
+        json_set(j, "step", json_new_integer((int64_t)event->done));
+        json_set(j, "steps", json_new_integer((int64_t)event->total));
+        json_set(j, "cached", json_new_bool(event->cached));
     }
     if (event->text)
         json_set(j, "text", json_new_string(event->text));

@@ -41,10 +41,10 @@
 
 enum {
     GUEST_CID = 3,      /* the lowest that a guest may have (vsock(7)) */
-    CONNECT_MS = 1000,  /* for the answer to one CONNECT */
+    CONNECT_MS = 3000,  /* for the answer to one CONNECT */
     CONNECT_LINE = 32,  /* bytes of the longest answer */
     CPUS_MAX = 32,      /* swagger, MachineConfiguration */
-    LAST_LINES = 512,   /* bytes of the console in which a power-off is looked for */
+    LAST_LINES = 4096,  /* bytes of the console in which a power-off is looked for */
     DIFF_GAP_MB = 3072, /* guests with more memory have it in two parts */
     VERSION_TEXT = 32
 };

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bake/boot_image.h"
 #include "bake/pipeline.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -328,19 +329,45 @@ static int check_tag(struct fsck *k, struct census_file *f, struct err *e)
     return tag_peek(&document, k->store, &f->digest, e) < 0 ? note(k, UPKEEP_TAG, f, e) : 0;
 }
 
-static int check_layer(struct fsck *k, struct census_file *f, struct err *e)
+/* A layer, or what a step made: a name for a map. */
+static int check_name(struct fsck *k, enum upkeep_kind kind, struct census_file *f, struct err *e)
 {
     char path[CENSUS_PATH_MAX];
     char text[DIGEST_TEXT_MAX];
-    struct digest region;
-    int rc = add_owner(k, mem_printf("layer %s", digest_print(&f->digest, text)), NULL, e);
+    struct digest map;
+    const char *what = kind == UPKEEP_STEP ? "step" : "layer";
+    int rc = add_owner(k, mem_printf("%s %s", what, digest_print(&f->digest, text)), NULL, e);
     if (rc < 0)
         return rc;
-    rc = layer_inspect(k->store, census_path(UPKEEP_LAYER, f, path), &region, e);
+    rc = kind == UPKEEP_STEP ? step_peek(&map, k->store, &f->digest, e)
+                             : layer_inspect(k->store, census_path(kind, f, path), &map, e);
     if (rc == 0)
-        return add_use(k, &region, k->owner_count - 1, e);
-    rc = note(k, UPKEEP_LAYER, f, e);
+        return add_use(k, &map, k->owner_count - 1, e);
+    rc = note(k, kind, f, e);
     return rc == 0 && f->flags ? fsck_affects(k, f->flags, k->owner_count - 1, e) : rc;
+}
+
+static int check_layer(struct fsck *k, struct census_file *f, struct err *e)
+{
+    return check_name(k, UPKEEP_LAYER, f, e);
+}
+
+static int check_step(struct fsck *k, struct census_file *f, struct err *e)
+{
+    return check_name(k, UPKEEP_STEP, f, e);
+}
+
+static int check_boot(struct fsck *k, struct census_file *f, struct err *e)
+{
+    struct boot_image b;
+    char hex[DIGEST_TEXT_MAX];
+    int rc = add_owner(k, mem_printf("boot image %s", digest_hex(&f->digest, hex)), NULL, e);
+    if (rc < 0)
+        return rc;
+    if (boot_image_peek(&b, k->store, &f->digest, e) < 0)
+        return note(k, UPKEEP_BOOT, f, e);
+    rc = add_use(k, &b.saved.memory, k->owner_count - 1, e);
+    return rc < 0 ? rc : add_use(k, &b.saved.state, k->owner_count - 1, e);
 }
 
 static int check_pushed(struct fsck *k, struct census_file *f, struct err *e)
@@ -444,6 +471,10 @@ static int check(struct fsck *k, struct err *e)
         rc = each(k, UPKEEP_KEY, check_key, e);
     if (rc == 0)
         rc = each(k, UPKEEP_LAYER, check_layer, e);
+    if (rc == 0)
+        rc = each(k, UPKEEP_STEP, check_step, e);
+    if (rc == 0)
+        rc = each(k, UPKEEP_BOOT, check_boot, e);
     if (rc == 0)
         rc = each(k, UPKEEP_TAG, check_tag, e);
     if (rc == 0)

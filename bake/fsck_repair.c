@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bake/boot_image.h"
 #include "bake/pipeline.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -196,6 +197,59 @@ static int drop_damaged_layers(struct fsck *k)
     return 0;
 }
 
+/* Fails if the map or a chunk of it is missing. */
+static int check_chunks(struct fsck *k, const struct digest *map, struct err *e)
+{
+    AUTO_BLOCK_MAP struct block_map *m = NULL;
+    uint64_t size;
+    int rc = store_peek_map(k->store, map, &m, e);
+    for (size_t n = 0; rc == 0 && n < block_map_count(m); n++)
+        rc = store_chunk_stored_size(k->store, &block_map_extent(m, n)->chunk, &size, e);
+    return rc;
+}
+
+/* The same with a step; what it changed of a disk that was made again is still there. */
+static int drop_damaged_steps(struct fsck *k, struct err *e)
+{
+    const struct census_list *l = &k->census.lists[UPKEEP_STEP];
+    for (size_t i = 0; i < l->count; i++) {
+        struct digest disk;
+        struct err why = ERR_INIT;
+        int rc = step_peek(&disk, k->store, &l->files[i].digest, &why);
+        if (rc == 0)
+            rc = check_chunks(k, &disk, &why);
+        if (rc == -ERR_NOMEM)
+            return err_nomem(e, "step");
+        if (rc < 0)
+            step_forget(k->store, &l->files[i].digest);
+    }
+    return 0;
+}
+
+/* The same with a boot image. */
+static int drop_damaged_boots(struct fsck *k, struct err *e)
+{
+    const struct census_list *l = &k->census.lists[UPKEEP_BOOT];
+    for (size_t i = 0; i < l->count; i++) {
+        struct boot_image b;
+        char path[CENSUS_PATH_MAX];
+        struct err why = ERR_INIT;
+        int rc = boot_image_peek(&b, k->store, &l->files[i].digest, &why);
+        if (rc == 0)
+            rc = check_chunks(k, &b.saved.memory, &why);
+        if (rc == 0)
+            rc = check_chunks(k, &b.saved.state, &why);
+        if (rc == -ERR_NOMEM)
+            return err_nomem(e, "boot image");
+        if (rc < 0)
+            rc = file_remove_tree(store_dir(k->store), census_path(UPKEEP_BOOT, &l->files[i], path),
+                                  e);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
 /* ---- What became of it ---- */
 
 static bool is_whole(struct fsck *k, size_t i)
@@ -294,6 +348,10 @@ int fsck_repair(struct fsck *k, struct err *e)
         rc = drop_damaged_layers(k);
     if (rc == 0 && files)
         rc = each_damaged(k, assemble_again, e);
+    if (rc == 0 && files)
+        rc = drop_damaged_steps(k, e);
+    if (rc == 0 && files)
+        rc = drop_damaged_boots(k, e);
     if (rc < 0)
         return rc;
     for (size_t i = 0; i < k->report->count; i++)

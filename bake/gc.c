@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "bake/boot_image.h"
 #include "bake/census.h"
 #include "bake/gc_cache.h"
 #include "bake/pipeline.h"
@@ -24,7 +25,7 @@ enum {
     KEEP = 1,     /* is not swept */
     FOLLOWED = 2, /* what it names is marked */
     LISTED = 4,   /* the catalog needs it */
-    SPARE = 8,    /* a layer of a template's image: could be fetched again */
+    SPARE = 8,    /* a layer of a template's image, a result of its steps: could be made again */
 };
 
 #define JOURNAL_AGE_NS ((int64_t)30 * 24 * 60 * 60 * 1000000000)
@@ -104,6 +105,30 @@ static int mark_catalog(struct gc *g, struct err *e)
     return 0;
 }
 
+/* What a template was made from is not part of it, but the next one can go on from there. */
+static void keep_parts(struct gc *g, const struct json *record, const char *member,
+                       enum upkeep_kind kind)
+{
+    const struct json *list = json_member(record, member);
+    for (size_t i = 0; list && i < json_length(list); i++) {
+        const char *text = json_as_string(json_element(list, i));
+        struct digest name;
+        struct err ignored = ERR_INIT;
+        if (text && digest_parse(&name, text, &ignored) == 0)
+            keep(g, kind, &name, g->options->max_size ? SPARE : KEEP);
+    }
+}
+
+/* The next template of that kind shares its memory with the boot image of this one. */
+static void keep_boot(struct gc *g, const struct json *record)
+{
+    struct digest key;
+    struct err ignored = ERR_INIT;
+    if (json_member(record, "boot_image") &&
+        json_get_digest(record, "boot_image", &key, &ignored) == 0)
+        keep(g, UPKEEP_BOOT, &key, KEEP);
+}
+
 /* A person's copies stay until the person removes them. */
 static int mark_kept(struct gc *g, struct err *e)
 {
@@ -140,15 +165,50 @@ static int follow_record(struct gc *g, struct census_file *f, struct err *e)
     for (size_t i = 0; i < TEMPLATE_MAPS; i++)
         keep(g, UPKEEP_MAP, &maps[i], KEEP | (f->flags & LISTED));
     keep(g, UPKEEP_KEY, &t->key, KEEP);
+    keep_parts(g, t->document, "steps", UPKEEP_STEP);
+    keep_parts(g, t->document, "grafts", UPKEEP_LAYER);
+    keep_boot(g, t->document);
     f->flags |= FOLLOWED;
     return image_peek_layers(g->store, &manifest, keep_document, keep_layer, g, e);
 }
 
-static int follow_layer(struct gc *g, struct census_file *f, struct err *e)
+/* The map that a layer's file or a step's entry names. */
+static int peek_map(struct gc *g, enum upkeep_kind kind, const struct census_file *f,
+                    struct digest *map, struct err *e)
 {
     char path[CENSUS_PATH_MAX];
+    return kind == UPKEEP_STEP
+               ? step_peek(map, g->store, &f->digest, e)
+               : layer_inspect(g->store, census_path(UPKEEP_LAYER, f, path), map, e);
+}
+
+static int follow_step(struct gc *g, struct census_file *f, struct err *e)
+{
+    struct digest disk;
+    int rc = peek_map(g, UPKEEP_STEP, f, &disk, e);
+    if (rc < 0)
+        return cannot_follow(g, f, e);
+    keep(g, UPKEEP_MAP, &disk, KEEP);
+    f->flags |= FOLLOWED;
+    return 0;
+}
+
+static int follow_boot(struct gc *g, struct census_file *f, struct err *e)
+{
+    struct boot_image b;
+    int rc = boot_image_peek(&b, g->store, &f->digest, e);
+    if (rc < 0)
+        return cannot_follow(g, f, e);
+    keep(g, UPKEEP_MAP, &b.saved.memory, KEEP);
+    keep(g, UPKEEP_MAP, &b.saved.state, KEEP);
+    f->flags |= FOLLOWED;
+    return 0;
+}
+
+static int follow_layer(struct gc *g, struct census_file *f, struct err *e)
+{
     struct digest region;
-    int rc = layer_inspect(g->store, census_path(UPKEEP_LAYER, f, path), &region, e);
+    int rc = peek_map(g, UPKEEP_LAYER, f, &region, e);
     if (rc < 0)
         return cannot_follow(g, f, e);
     keep(g, UPKEEP_MAP, &region, KEEP);
@@ -249,6 +309,10 @@ static int mark(struct gc *g, struct err *e)
     if (rc == 0)
         rc = follow(g, UPKEEP_LAYER, follow_layer, e);
     if (rc == 0)
+        rc = follow(g, UPKEEP_STEP, follow_step, e);
+    if (rc == 0)
+        rc = follow(g, UPKEEP_BOOT, follow_boot, e);
+    if (rc == 0)
         rc = follow(g, UPKEEP_MAP, follow_map, e);
     if (rc == 0)
         rc = follow(g, UPKEEP_PUSHED, follow_pushed, e);
@@ -282,25 +346,31 @@ static uint64_t kept_size(const struct gc *g)
     return size;
 }
 
+/* What may go when the store is too large. */
+struct spare {
+    enum upkeep_kind kind;
+    struct census_file *file;
+};
+
 static int compare_use(const void *a, const void *b)
 {
-    struct census_file *const *x = a;
-    struct census_file *const *y = b;
-    return ((*x)->used_ns < (*y)->used_ns) - ((*x)->used_ns > (*y)->used_ns);
+    const struct spare *x = a;
+    const struct spare *y = b;
+    return (x->file->used_ns < y->file->used_ns) - (x->file->used_ns > y->file->used_ns);
 }
 
-/* Bytes that keeping this layer adds to what is kept; with `mark` they are. */
-static int layer_cost(struct gc *g, struct census_file *f, bool mark_it, uint64_t *cost,
+/* Bytes that keeping this adds to what is kept; with `mark` they are. */
+static int spare_cost(struct gc *g, const struct spare *spare, bool mark_it, uint64_t *cost,
                       struct err *e)
 {
-    char path[CENSUS_PATH_MAX];
-    struct digest region;
+    struct census_file *f = spare->file;
+    struct digest name;
     AUTO_BLOCK_MAP struct block_map *m = NULL;
     *cost = f->size;
-    int rc = layer_inspect(g->store, census_path(UPKEEP_LAYER, f, path), &region, e);
-    struct census_file *map = rc == 0 ? census_find(&g->census, UPKEEP_MAP, &region) : NULL;
+    int rc = peek_map(g, spare->kind, f, &name, e);
+    struct census_file *map = rc == 0 ? census_find(&g->census, UPKEEP_MAP, &name) : NULL;
     if (rc == 0)
-        rc = store_peek_map(g->store, &region, &m, e);
+        rc = store_peek_map(g->store, &name, &m, e);
     if (rc < 0)
         return cannot_follow(g, f, e);
     if (map && !(map->flags & KEEP))
@@ -324,28 +394,36 @@ static int layer_cost(struct gc *g, struct census_file *f, bool mark_it, uint64_
     return 0;
 }
 
-/* The layers used last stay as long as there is room below the cap. */
-static int keep_spares(struct gc *g, struct err *e)
+static size_t list_spares(const struct gc *g, enum upkeep_kind kind, struct spare *out)
 {
-    const struct census_list *l = &g->census.lists[UPKEEP_LAYER];
-    AUTO_FREE struct census_file **spares = mem_array(l->count, sizeof(*spares));
-    if (!spares && l->count > 0)
-        return err_nomem(e, "layers");
+    const struct census_list *l = &g->census.lists[kind];
     size_t count = 0;
     for (size_t i = 0; i < l->count; i++) {
         if (l->files[i].flags & SPARE && !(l->files[i].flags & KEEP))
-            spares[count++] = &l->files[i];
+            out[count++] = (struct spare){kind, &l->files[i]};
     }
+    return count;
+}
+
+/* Layers and results of steps used last stay as long as there is room below the cap. */
+static int keep_spares(struct gc *g, struct err *e)
+{
+    const size_t most = g->census.lists[UPKEEP_LAYER].count + g->census.lists[UPKEEP_STEP].count;
+    AUTO_FREE struct spare *spares = mem_array(most, sizeof(*spares));
+    if (!spares && most > 0)
+        return err_nomem(e, "layers");
+    size_t count = list_spares(g, UPKEEP_LAYER, spares);
+    count += list_spares(g, UPKEEP_STEP, spares + count);
     if (count > 1)
-        qsort(spares, count, sizeof(struct census_file *), compare_use);
+        qsort(spares, count, sizeof(*spares), compare_use);
     uint64_t size = kept_size(g);
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < count; i++) {
         uint64_t cost;
-        rc = layer_cost(g, spares[i], false, &cost, e);
+        rc = spare_cost(g, &spares[i], false, &cost, e);
         if (rc < 0 || size > g->options->max_size || cost > g->options->max_size - size)
             break;
-        rc = layer_cost(g, spares[i], true, &cost, e);
+        rc = spare_cost(g, &spares[i], true, &cost, e);
         size += cost;
     }
     return rc;
@@ -448,12 +526,13 @@ static int mark_tags(struct gc *g, struct err *e)
 
 static int sync_directories(struct gc *g, struct err *e)
 {
-    static const char *const directories[] = {"keys", "templates", "layers", "disks"};
+    static const char *const directories[] = {"keys",  "templates", "steps",
+                                              "boots", "layers",    "disks"};
     for (size_t i = 0; i < ARRAY_LEN(directories); i++) {
         AUTO_FD int fd = -1;
         int rc = file_open(&fd, store_dir(g->store), directories[i], O_RDONLY | O_DIRECTORY, 0, e);
         if (rc == -ERR_NOTFOUND)
-            continue; /* no template was ever made */
+            continue; /* none was ever made */
         if (rc < 0 || fsync(fd) < 0)
             return rc < 0 ? rc : err_sys(e, "syncing %s", directories[i]);
     }
@@ -463,9 +542,9 @@ static int sync_directories(struct gc *g, struct err *e)
 
 static int sweep_names(struct gc *g, struct err *e)
 {
-    static const enum upkeep_kind order[] = {UPKEEP_KEY,  UPKEEP_RECORD, UPKEEP_LAYER,
-                                             UPKEEP_MAP,  UPKEEP_PUSHED, UPKEEP_TAG,
-                                             UPKEEP_BLOB, UPKEEP_PARTIAL};
+    static const enum upkeep_kind order[] = {
+        UPKEEP_KEY, UPKEEP_RECORD, UPKEEP_STEP, UPKEEP_BOOT, UPKEEP_LAYER,
+        UPKEEP_MAP, UPKEEP_PUSHED, UPKEEP_TAG,  UPKEEP_BLOB, UPKEEP_PARTIAL};
     int rc = mark_keys(g, e);
     if (rc == 0)
         rc = mark_tags(g, e);

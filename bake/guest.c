@@ -4,7 +4,7 @@
  * process, with the channel to its agent. Its directory lies in the process's part of the store's
  * tmp/, so whatever a kill leaves behind is removed by the next run.
  */
-#include "bake/pipeline.h"
+#include "bake/guest_internal.h"
 
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -21,9 +21,6 @@
 #include "base/mem.h"
 
 enum {
-    BOOT_TIMEOUT_MS = 180000, /* kernel start to agent's hello; seconds even under TCG */
-    BOOT_TRIES = 3,
-    RESTORE_TIMEOUT_MS = 60000,
     AHEAD_WORKERS = 8,            /* requests at once; a chunk is small and the line may be long */
     AHEAD_LOCAL_WORKERS = 2,      /* processors that unpack while the VMM starts */
     AHEAD_CACHE_BYTES = 64 << 20, /* unpacked ahead, of the cache that all guests share */
@@ -61,14 +58,15 @@ static void fetch_ahead(struct guest *g, const struct guest_options *o)
         log_event(LOG_WARN, "bake", "nothing is fetched ahead: %s", e.text);
 }
 
-static int guest_new(struct guest **out, const struct machine_room *r,
-                     const struct guest_options *o, struct err *e)
+int guest_new(struct guest **out, const struct machine_room *r, const struct guest_options *o,
+              struct err *e)
 {
     AUTO_GUEST struct guest *g = mem_zalloc(sizeof(*g));
     if (!g)
         return err_nomem(e, "guest");
     g->room = r;
     g->memory_mb = o->memory_mb;
+    g->booted = o->disk;
     if (o->console && !(g->console = mem_strdup(o->console)))
         return err_nomem(e, "guest");
     int rc = make_directory(g, e);
@@ -90,6 +88,7 @@ void guest_free(struct guest *g)
     prefetch_stop(g->ahead);
     memory_close(g->memory);
     guest_disk_stop(g);
+    block_map_free(g->boot_memory);
     struct err ignored = ERR_INIT;
     if (g->dir && g->console)
         guest_keep_console(g);
@@ -101,7 +100,7 @@ void guest_free(struct guest *g)
     free(g);
 }
 
-static struct vm_options make_vm_options(const struct guest *g, const struct guest_options *o)
+struct vm_options guest_vm_options(const struct guest *g, const struct guest_options *o)
 {
     return (struct vm_options){
         .driver = g->room->driver,
@@ -114,6 +113,7 @@ static struct vm_options make_vm_options(const struct guest *g, const struct gue
         .cpus = o->cpus,
         .memory_mb = o->memory_mb,
         .network = o->network,
+        .tap = o->tap && g->room->tap ? g->room->tap->name : NULL,
         .scrub = o->scrub,
         .accel = g->room->accel,
         .cpu_template = g->room->cpu_template,
@@ -121,45 +121,9 @@ static struct vm_options make_vm_options(const struct guest *g, const struct gue
     };
 }
 
-static int boot_once(struct guest **out, const struct machine_room *r,
-                     const struct guest_options *o, struct err *e)
+int guest_connect_network(struct guest *g, const struct guest_options *o, struct err *e)
 {
-    AUTO_GUEST struct guest *g = NULL;
-    int rc = guest_new(&g, r, o, e);
-    if (rc < 0)
-        return rc;
-    struct vm_options options = make_vm_options(g, o);
-    rc = vm_boot(&g->vm, &options, e);
-    if (rc == 0)
-        rc = agent_connect(&g->agent, g->vm, BOOT_TIMEOUT_MS, r->cancel, e);
-    if (rc == 0)
-        rc = guest_set_clock(g, e);
-    if (rc == 0)
-        rc = agent_reseed(g->agent, e);
-    if (rc == 0)
-        rc = agent_mount(g->agent, e);
-    if (rc == 0 && o->network)
-        rc = agent_network(g->agent, NULL, e);
-    if (rc < 0)
-        return rc;
-    *out = MOVE(g);
-    return 0;
-}
-
-/*
- * Nothing of the task has run before the agent answers, so a boot that ended badly is tried again,
- * with a fresh disk: a kernel that is emulated on a busy host does panic now and then while it boots.
- */
-int guest_boot(struct guest **out, const struct machine_room *r, const struct guest_options *o,
-               struct err *e)
-{
-    for (int left = BOOT_TRIES - 1;; left--) {
-        int rc = boot_once(out, r, o, e);
-        if (left == 0 || (rc != -ERR_STEP && rc != -ERR_TIMEOUT))
-            return rc;
-        log_event(LOG_WARN, "bake", "a guest did not boot, trying again: %s", e->text);
-        err_clear(e);
-    }
+    return agent_network(g->agent, o->tap && g->room->tap ? &g->room->tap->address : NULL, e);
 }
 
 /* Writes a map's bytes to a file of the guest's directory. */
@@ -190,10 +154,11 @@ bool guest_memory_is_copied(const struct machine_room *r)
 }
 
 /* Where the VMM finds the memory: served as it is read, else copied to a file. */
-static int open_memory(struct guest *g, const struct template *t, struct vm_options *options,
+static int open_memory(struct guest *g, const struct digest *map, struct vm_options *options,
                        struct err *e)
 {
-    int rc = memory_open(&g->memory, g->room->memory, &t->memory, t->memory_mb << 20, e);
+    uint64_t size = options->memory_mb << 20;
+    int rc = memory_open(&g->memory, g->room->memory, map, size, e);
     if (rc < 0)
         return rc;
     options->memory = memory_device(g->memory);
@@ -210,20 +175,20 @@ static int open_memory(struct guest *g, const struct template *t, struct vm_opti
         options->memory_path = served;
         return rc;
     }
-    return export_file(g, &t->memory, g->memory_path, t->memory_mb << 20, e);
+    return export_file(g, map, g->memory_path, size, e);
 }
 
-static int load_guest(struct guest *g, const struct guest_options *o, const struct template *t,
-                      struct err *e)
+int guest_load(struct guest *g, const struct guest_options *o, const struct guest_saved *s,
+               struct err *e)
 {
     AUTO_FREE char *state_path = mem_printf("%s/state", g->dir);
     if (!state_path)
         return err_nomem(e, "guest");
-    struct vm_options options = make_vm_options(g, o);
-    int rc = open_memory(g, t, &options, e);
+    struct vm_options options = guest_vm_options(g, o);
+    int rc = open_memory(g, &s->memory, &options, e);
     if (rc < 0)
         return err_in(e, "memory");
-    rc = export_file(g, &t->state, state_path, t->state_size, e);
+    rc = export_file(g, &s->state, state_path, s->state_size, e);
     if (rc < 0)
         return err_in(e, "device state");
     return vm_restore(&g->vm, &options, state_path, e);
@@ -237,15 +202,20 @@ int guest_restore(struct guest **out, const struct machine_room *r, const struct
     if (rc == 0)
         rc = guest_new(&g, r, o, e);
     if (rc == 0)
-        rc = load_guest(g, o, t, e);
+        rc = guest_load(g, o,
+                        &(struct guest_saved){
+                            .memory = t->memory, .state = t->state, .state_size = t->state_size},
+                        e);
     if (rc == 0)
-        rc = agent_connect(&g->agent, g->vm, RESTORE_TIMEOUT_MS, r->cancel, e);
+        rc = agent_connect(&g->agent, g->vm, GUEST_RESTORE_TIMEOUT_MS, r->cancel, e);
     if (rc == 0)
         rc = guest_set_clock(g, e);
     if (rc == 0)
         rc = agent_reseed(g->agent, e);
     if (rc == 0)
         rc = agent_thaw(g->agent, e);
+    if (rc == 0 && o->tap)
+        rc = guest_connect_network(g, o, e);
     if (rc < 0)
         return rc;
     *out = MOVE(g);

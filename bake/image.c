@@ -57,6 +57,7 @@ void image_free(struct image *i)
     image_work_free(i->work);
     free(i->text);
     free(i->shares);
+    free(i->grafts);
     oci_ref_fini(&i->ref);
     oci_layout_close(i->layout);
     oci_manifest_fini(&i->manifest);

@@ -270,13 +270,16 @@ static int get_promised(struct image *i, struct image_room *r, const struct dige
     return registry_document(i, r, &at, IMAGE_MANIFEST, &body, e);
 }
 
-/* The digest that the tag stands for now. A HEAD costs no pull; where it says nothing, or what is
- * not so (caches in front of registries do), the manifest itself tells. */
+/* The digest that the tag stands for now. A HEAD costs no pull; where it says nothing, is refused (gateways
+ * that know GET alone answer 403), or says what is not so (caches in front of registries do), the manifest
+ * itself tells. */
 static int ask_tag(struct image *i, struct image_room *r, struct digest *out, struct err *e)
 {
     int rc = registry_head(r->registry, &i->ref, out, e);
-    if (rc == -ERR_UNSUPPORTED)
+    if (rc == -ERR_UNSUPPORTED || rc == -ERR_DENIED) {
+        err_clear(e);
         return get_tag(i, r, out, e);
+    }
     if (rc < 0)
         return rc;
     rc = get_promised(i, r, out, e);

@@ -65,21 +65,21 @@ static int region_end(void *ctx, struct oci_extent **extents, size_t *count, str
     return 0;
 }
 
-static int layer_commit(struct store *s, const struct digest *diff_id, const struct oci_layer *l,
-                        const struct digest *region, struct err *e)
+int layer_put(struct store *s, const struct digest *diff_id, const struct layer_made *made,
+              struct err *e)
 {
     AUTO_BUF struct buf index;
     AUTO_BUF struct buf file;
     buf_init(&index, LIMIT_LAYER_INDEX);
     buf_init(&file, LIMIT_LAYER_INDEX + 128);
-    int rc = oci_layer_encode(l, &index, e);
+    int rc = oci_layer_encode(made->layer, &index, e);
     if (rc < 0)
         return rc;
     struct digest sum;
     digest_bytes(&sum, index.data, index.len);
     rc = buf_add(&file, magic, sizeof(magic), e);
     if (rc == 0)
-        rc = buf_add(&file, region->bytes, DIGEST_SHA256_LEN, e);
+        rc = buf_add(&file, made->region.bytes, DIGEST_SHA256_LEN, e);
     if (rc == 0)
         rc = buf_add(&file, sum.bytes, DIGEST_SHA256_LEN, e);
     if (rc == 0)
@@ -96,50 +96,69 @@ static int layer_commit(struct store *s, const struct digest *diff_id, const str
     return rc < 0 ? err_in(e, "%s", path) : 0;
 }
 
-static int ingest_inside(struct store *s, const struct layer_blob *blob, struct crew *crew,
-                         bool *wide, const struct cancel *c, struct err *e)
+const struct oci_data_ops layer_region_ops = {region_begin, region_data, region_end};
+
+void layer_made_fini(struct layer_made *m)
 {
-    static const struct oci_data_ops ops = {region_begin, region_data, region_end};
+    oci_layer_free(m->layer);
+    *m = (struct layer_made){0};
+}
+
+static int read_inside(struct layer_made *out, struct store *s, const struct layer_blob *blob,
+                       struct crew *crew, const struct oci_layer_options *how, struct err *e)
+{
     AUTO_REGION_WRITER struct region_writer *writer = NULL;
-    AUTO_OCI_LAYER struct oci_layer *layer = NULL;
     AUTO_BLOCK_MAP struct block_map *region = NULL;
     int rc = region_writer_new_on(&writer, s, crew, e);
     if (rc < 0)
         return rc;
-    struct oci_layer_options options = {.blob = *blob->descriptor,
-                                        .diff_id = *blob->diff_id,
-                                        .ops = &ops,
-                                        .ctx = writer,
-                                        .threads = crew_size(crew) > 1,
-                                        .wide = wide,
-                                        .cancel = c};
-    rc = oci_layer_read(&layer, blob->source, &options, e);
+    struct oci_layer_options options = *how;
+    options.blob = *blob->descriptor;
+    if (blob->diff_id)
+        options.diff_id = *blob->diff_id;
+    options.ops = &layer_region_ops;
+    options.ctx = writer;
+    options.threads = crew_size(crew) > 1;
+    rc = oci_layer_read(&out->layer, blob->source, &options, e);
     if (rc == 0)
         rc = region_writer_finish(writer, &region, e);
-    struct digest map;
     if (rc == 0)
-        rc = store_put_map_unsynced(s, region, &map, e);
-    if (rc == 0)
-        rc = layer_commit(s, blob->diff_id, layer, &map, e);
+        rc = store_put_map_unsynced(s, region, &out->region, e);
+    if (rc < 0)
+        layer_made_fini(out);
     return rc;
 }
 
-int layer_ingest(struct store *s, const struct layer_blob *blob, struct ingest_gate *g,
-                 const struct cancel *c, struct err *e)
+int layer_read_blob(struct layer_made *out, struct store *s, const struct layer_blob *blob,
+                    struct ingest_gate *g, const struct cancel *c, struct err *e)
 {
     bool wide = false;
+    *out = (struct layer_made){0};
     ingest_gate_enter(g, false);
     int rc = cancel_check(c, e);
     if (rc == 0)
-        rc = ingest_inside(s, blob, ingest_gate_crew(g), &wide, c, e);
+        rc = read_inside(out, s, blob, ingest_gate_crew(g),
+                         &(struct oci_layer_options){.wide = &wide, .cancel = c}, e);
     ingest_gate_leave(g, false);
     if (rc != -ERR_LIMIT || !wide)
         return rc;
     /* From the start, which is nearly always where it stopped. */
     err_clear(e);
     ingest_gate_enter(g, true);
-    rc = ingest_inside(s, blob, ingest_gate_crew(g), NULL, c, e);
+    rc =
+        read_inside(out, s, blob, ingest_gate_crew(g), &(struct oci_layer_options){.cancel = c}, e);
     ingest_gate_leave(g, true);
+    return rc;
+}
+
+int layer_ingest(struct store *s, const struct layer_blob *blob, struct ingest_gate *g,
+                 const struct cancel *c, struct err *e)
+{
+    struct layer_made made;
+    int rc = layer_read_blob(&made, s, blob, g, c, e);
+    if (rc == 0)
+        rc = layer_put(s, blob->diff_id, &made, e);
+    layer_made_fini(&made);
     return rc;
 }
 

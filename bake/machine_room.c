@@ -6,6 +6,7 @@
  * no other; else Firecracker where it can do all that is wanted, and QEMU where it cannot. Why is
  * logged.
  */
+#include "bake/boot_image.h"
 #include "bake/pipeline.h"
 
 #include <stdio.h>
@@ -169,8 +170,14 @@ int machine_room_open(struct machine_room *r, struct store *s, const struct mach
     return 0;
 }
 
+int machine_room_use_boot_images(struct machine_room *r, struct err *e)
+{
+    return vm_driver_can(r->driver)->other_disk && !r->boots ? once_new(&r->boots, e) : 0;
+}
+
 void machine_room_close(struct machine_room *r)
 {
+    once_free(r->boots);
     memory_room_free(r->memory);
     chunk_cache_free(r->cache);
     guest_kernel_fini(&r->kernel);

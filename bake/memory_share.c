@@ -501,7 +501,10 @@ static int open_parts(struct memory_put *p, struct err *e)
     const struct block_map *boot = p->parts->boot;
     if (fstat(p->parts->fd, &st) < 0)
         return err_sys(e, "reading the size of the memory");
-    uint64_t size = mem_round_up((uint64_t)st.st_size, BLOCK_SIZE);
+    uint64_t size = (uint64_t)st.st_size;
+    if (size % BLOCK_SIZE != 0)
+        return err_set(e, ERR_CORRUPT, "%llu bytes are no size for a memory",
+                       (unsigned long long)size);
     if (boot && block_map_virtual_size(boot) != size)
         return err_set(e, ERR_CORRUPT, "the boot image has %llu bytes of memory, not %llu",
                        (unsigned long long)block_map_virtual_size(boot), (unsigned long long)size);

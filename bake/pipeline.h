@@ -13,6 +13,8 @@
 #include "bake/remote.h"
 #include "bake/schedule.h"
 #include "bake/secrets.h"
+#include "bake/tap.h"
+#include "bake/trace.h"
 #include "bake/vm.h"
 #include "base/cancel.h"
 #include "blockdev/blockdev.h"
@@ -94,6 +96,7 @@ struct crew *ingest_gate_crew(struct ingest_gate *g);
 
 struct machine_room {
     struct store *store;
+    const struct tap *tap; /* for guests with one; NULL: they get a user-mode network */
     struct chunk_cache *cache;
     struct memory_room *memory;
     struct guest_kernel kernel;
@@ -102,7 +105,8 @@ struct machine_room {
     enum vm_accel accel;      /* resolved: KVM or TCG */
     struct machine_host host; /* with KVM alone */
     const struct vm_driver *driver;
-    char *vmm; /* vm_version */
+    char *vmm;          /* vm_version */
+    struct once *boots; /* boot images that are made; NULL: guests boot from their kernel */
     const struct cancel *cancel;
 };
 /* What guests are wanted to run in; borrowed for the call. */
@@ -134,6 +138,8 @@ struct guest_options {
     uint32_t cpus;
     uint64_t memory_mb;
     bool network;
+    bool tap;            /* on the room's tap device */
+    bool cold;           /* a boot from the kernel, whatever there is */
     bool scrub;          /* a boot: the guest's kernel clears memory as it is freed */
     bool snapshot_again; /* of a restore: guest_snapshot can be made of it */
     const char *console; /* file of the store that gets the console log at the end; NULL: none */
@@ -154,6 +160,9 @@ struct guest {
     struct guest_disk *front;    /* what a VMM without NBD has as its disk; NULL: `nbd` */
     struct prefetch *ahead;      /* NULL: nothing is fetched ahead */
     struct nbd_server *nbd;
+    const struct block_map *booted; /* the map of its disk, as it began; borrowed */
+    struct block_map *boot_memory;  /* of the boot image that it began as; NULL: none */
+    struct digest boot_image;       /* its key */
     struct vm *vm;
     struct agent *agent; /* NULL before connect and after disconnect */
     uint64_t memory_mb;
@@ -169,10 +178,15 @@ const char *guest_disk_path(const struct guest *g);
 /* Brings what the guest changed into `disk`, which a VMM that writes to a file of its own does not.
  * Before bdev_cow_seal, while the guest's disk is frozen or the guest is gone. */
 int guest_disk_settle(struct guest *g, struct err *e) MUST_USE;
+/* Stores what was changed of the disk since it was `base`, which is how it was at the last seal, or booted.
+ * The same conditions. */
+int guest_seal(struct guest *g, const struct block_map *base, struct block_map **out,
+               struct err *e) MUST_USE;
 /* Removes devices that killed processes left. */
 void guest_disk_sweep(const struct machine_room *r);
 
-/* Boots from the kernel; returns when the agent has answered and has the right time. */
+/* Boots from a boot image or from the kernel; returns when the agent has answered, has the right time
+ * and a random generator of its own, and the disk is mounted. */
 int guest_boot(struct guest **out, const struct machine_room *r, const struct guest_options *o,
                struct err *e) MUST_USE;
 /* Restores: memory and device state from maps; returns when the guest runs, has the right time, a
@@ -193,27 +207,6 @@ bool guest_memory_is_copied(const struct machine_room *r);
 void guest_free(struct guest *g);
 DEFINE_AUTO(guest, guest_free)
 #define AUTO_GUEST CLEANUP(guest_free_auto_)
-
-/* ---- What guests read (trace.c) ---------------------------------------------------------------- */
-
-/* Members of a template's record: extents of base_disk that a boot read until it was ready, and of
- * disk that a restore read. */
-#define TRACE_BOOT "boot_trace"
-#define TRACE_RESTORE "restore_trace"
-/* Extents of memory, the first of each chunk, that a restore read; with them `memory_read`, the bytes of
- * memory that were read then. */
-#define TRACE_MEMORY "memory_trace"
-
-enum { TRACE_DELTA_MAX = 512 }; /* extents that steps changed and a boot fetches ahead */
-
-/* Notes what has been read of the guest's disk so far; with TRACE_RESTORE also of its memory, unless that was
- * copied to a file. */
-int trace_note(struct json *document, const char *member, const struct guest *g,
-               struct err *e) MUST_USE;
-/* The chunks of a noted trace, for free(); none where the record has no such member. TRACE_RESTORE stands for
- * all that a restore reads: device state, memory, disk. */
-int trace_chunks(struct digest **out, size_t *count, const struct template *t, struct store *s,
-                 const char *member, struct err *e) MUST_USE;
 
 /* ---- What runs in a guest -------------------------------------------------------------------- */
 
@@ -251,6 +244,7 @@ struct step_run {
     struct guest_context *context;    /* as the steps so far have left it */
     const struct output_tap *tap;     /* may be NULL */
     const struct secret_set *secrets; /* values; NULL: none was given */
+    struct image_room *images;        /* for grafts; NULL: there are none */
     struct buf earlier; /* ends of what earlier steps printed to stderr; zeroed at first */
 };
 void step_run_fini(struct step_run *run);
@@ -281,6 +275,40 @@ int guest_check_started(struct guest *g, uint64_t process, struct err *e) MUST_U
 int guest_wait_ready(struct guest *g, const struct recipe_ready *ready,
                      const struct guest_context *context, uint64_t process, struct err *e) MUST_USE;
 
+/* ---- The step cache (step_cache.c, step_claims.c; docs/decisions/0026-step-cache.md) ---------------- */
+
+/* Keys of results, each of what comes before it: of an assembled disk in a machine, then of one step
+ * after another, with the context that it runs in. */
+int step_key_begin(struct digest *key, const struct machine_room *r, const struct guest_options *o,
+                   const struct digest *base_disk, struct err *e) MUST_USE;
+int step_key_next(struct digest *key, const struct recipe *r, const struct recipe_step *step,
+                  const struct guest_context *c, struct err *e) MUST_USE;
+
+/* The disk as it was after the step with this key, if the store has all that it changed of `base`;
+ * else *out is NULL. */
+int step_find(struct block_map **out, struct store *s, const struct digest *key,
+              const struct block_map *base, struct err *e) MUST_USE;
+/* Keeps it; not durably. */
+int step_put(struct store *s, const struct digest *key, const struct block_map *disk,
+             struct err *e) MUST_USE;
+void step_forget(struct store *s, const struct digest *key);
+
+/* Steps that tasks of this process are running. Thread-safe. */
+struct step_claim;
+struct step_claims {
+    pthread_mutex_t lock;
+    pthread_cond_t released;
+    struct step_claim *first;
+};
+void step_claims_init(struct step_claims *c);
+void step_claims_fini(struct step_claims *c);
+/* *mine: nobody was running it, and now the caller is, until step_release. */
+int step_claim(struct step_claims *c, const struct digest *key, bool *mine, struct err *e) MUST_USE;
+void step_release(struct step_claims *c, const struct digest *key);
+/* Returns when nobody is running it. */
+int step_wait(struct step_claims *c, const struct digest *key, const struct cancel *cancel,
+              struct err *e) MUST_USE;
+
 /* ---- Images and disks ------------------------------------------------------------------------ */
 
 /* What an image's layer is to bakers who share a remote store. */
@@ -306,6 +334,10 @@ struct image {
     struct oci_descriptor *native_layers;
     size_t native_count;
     struct image_work *work; /* layers on their way into the store, between pull and ingest */
+    /* Layers of a recipe's grafts, bottom first; the first graft_count of them are laid over it when it
+     * is assembled. */
+    struct digest *grafts;
+    size_t graft_count, graft_total;
 };
 
 /* Archives that are open, by their paths. */
@@ -418,8 +450,22 @@ void layer_drop_damaged(struct store *s, const struct digest *diff_id, bool else
 struct layer_blob {
     const struct source *source;
     const struct oci_descriptor *descriptor;
-    const struct digest *diff_id;
+    const struct digest *diff_id; /* NULL: not known */
 };
+/* What a layer's file holds. */
+struct layer_made {
+    struct oci_layer *layer;
+    struct digest region; /* name of its region's map, which is in the store */
+};
+void layer_made_fini(struct layer_made *m);
+/* Where file data go while a layer is read: `ctx` is a region writer. */
+extern const struct oci_data_ops layer_region_ops;
+/* As layer_ingest, but it gets no name. */
+int layer_read_blob(struct layer_made *out, struct store *s, const struct layer_blob *blob,
+                    struct ingest_gate *g, const struct cancel *c, struct err *e) MUST_USE;
+/* Gives it one, with the promises of layer_ingest. */
+int layer_put(struct store *s, const struct digest *diff_id, const struct layer_made *made,
+              struct err *e) MUST_USE;
 /* Waits for a place in the gate first. A layer is not made durable: one that a power cut damages is
  * made again, and the map of a disk that needs it syncs it (docs/decisions/0012-ingest.md). */
 int layer_ingest(struct store *s, const struct layer_blob *blob, struct ingest_gate *g,
@@ -435,6 +481,32 @@ int layer_load(struct store *s, const struct digest *diff_id, struct oci_layer *
                struct block_map **region, struct err *e) MUST_USE;
 /* Checks the file of a layer, without marking it as used; *region is its region's map. */
 int layer_inspect(struct store *s, const char *path, struct digest *region, struct err *e) MUST_USE;
+
+/* ---- Grafts (graft.c, graft_fit.c, graft_lay.c) ------------------------------------------------ */
+
+/* Finds out what grafts of images stand for, for their digests (has_content): before
+ * recipe_canonical. */
+int graft_resolve(struct recipe *r, struct image_room *room, struct pins *pins,
+                  struct err *e) MUST_USE;
+/* Steps from the first on whose grafts are laid when the disk is assembled, without a guest. `native`: the
+ * image is. */
+size_t graft_head(const struct recipe *r, bool native);
+/* The layers that the graft of a step becomes, in order, for free(): made unless the store has them.
+ * Several tasks make them once. */
+int graft_make(struct digest **ids, size_t *count, struct image_room *room,
+               const struct recipe_files *f, struct err *e) MUST_USE;
+/* Bytes of the graft's own path in the paths of its layers' entries. */
+size_t graft_path_len(const struct recipe_files *f);
+/* Makes the layers of all grafts, and sets image->grafts. */
+int graft_prepare(struct image *i, struct image_room *room, const struct recipe *r,
+                  struct err *e) MUST_USE;
+/* Takes out of a graft's layer the directories that are there in `below` by way of a link. ERR_INPUT
+ * where a file would replace a directory, or the other way round. */
+int graft_fit(struct oci_layer *graft, const struct oci_tree *below, struct err *e) MUST_USE;
+/* Lays a graft in a running guest; ERR_UNSUPPORTED for what the agent cannot lay: devices, pipes,
+ * extended attributes. */
+int graft_lay(struct guest *g, struct image_room *room, const struct recipe_files *f,
+              struct err *e) MUST_USE;
 
 /* ---- Templates ------------------------------------------------------------------------------- */
 
@@ -518,13 +590,15 @@ struct run {
     struct recipe *recipe;
     struct json *recipe_json;
     struct secret_set *secrets; /* NULL: none was given */
-    struct provider *provider;  /* NULL: all tasks have the recipe above */
+    struct tap tap;
+    struct provider *provider; /* NULL: all tasks have the recipe above */
     struct image_room images;
     struct machine_room machines;
     struct remote *remote;     /* NULL: none */
     struct bake_limits limits; /* settled */
     struct slots network;
     struct slots cpu;
+    struct step_claims step_claims;
     struct pins *pins;
     struct history *history;
     struct task_set *set;

@@ -207,38 +207,51 @@ static int add_commands(struct json *steps, const struct json *answer, const str
     return rc < 0 || timeout ? rc : err_nomem(e, "recipe");
 }
 
+/* Steps as a recipe has them: what they may hold is the recipe's to say. */
+static int add_steps(struct json *steps, const struct json *answer, struct err *e)
+{
+    struct json *given;
+    int rc = json_get_array(answer, "steps", &given, e);
+    if (rc == 0 && json_member(answer, "commands"))
+        return err_set(e, ERR_INPUT, "an answer has either 'commands' or 'steps'");
+    for (size_t i = 0; rc == 0 && i < json_length(given); i++)
+        json_append(steps, json_clone(json_element(given, i)));
+    return rc;
+}
+
 /* The answer as a recipe document: JSON is YAML. */
 static int make_recipe(struct recipe **out, const struct json *answer, const struct task *task,
                        struct err *e)
 {
-    const char *start;
-    const char *ready;
+    static const char *const as_in_recipes[] = {"start", "ready", "network", "pipefail"};
     const char *user;
     AUTO_JSON struct json *document = json_new_object();
     struct json *steps = json_new_array();
     json_set(document, "name", json_new_string("provided"));
     json_set(document, "steps", steps);
     int rc = json_get_string_opt(answer, "user", &user, e);
-    if (rc == 0)
-        rc = json_get_string_opt(answer, "start", &start, e);
-    if (rc == 0)
-        rc = json_get_string_opt(answer, "ready", &ready, e);
     if (rc == 0 && user && strcmp(user, "root") != 0) {
         struct json *step = json_new_object();
         json_set(step, "user", json_new_string(user));
         json_append(steps, step);
     }
     if (rc == 0)
-        rc = add_commands(steps, answer, task, e);
-    if (rc < 0)
-        return rc;
-    if (start)
-        json_set(document, "start", json_new_string(start));
-    if (ready)
-        json_set(document, "ready", json_new_string(ready));
+        rc = json_member(answer, "steps") ? add_steps(steps, answer, e)
+                                          : add_commands(steps, answer, task, e);
+    for (size_t i = 0; rc == 0 && i < ARRAY_LEN(as_in_recipes); i++) {
+        const struct json *value = json_member(answer, as_in_recipes[i]);
+        if (value && json_kind(value) != JSON_KIND_NULL)
+            json_set(document, as_in_recipes[i], json_clone(value));
+    }
     AUTO_FREE char *text = NULL;
-    rc = json_print(document, 0, &text, e);
-    return rc < 0 ? rc : recipe_parse(out, "provided recipe", text, strlen(text), e);
+    AUTO_FREE char *path =
+        mem_printf("%s%sprovided recipe", task->directory ? task->directory : "",
+                   task->directory ? "/" : ""); /* its paths start from the task */
+    if (rc == 0)
+        rc = json_print(document, 0, &text, e);
+    if (rc == 0 && !path)
+        rc = err_nomem(e, "recipe");
+    return rc < 0 ? rc : recipe_parse(out, path, text, strlen(text), e);
 }
 
 static int replace_text(char **field, const char *value, struct err *e)

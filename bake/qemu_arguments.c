@@ -96,8 +96,13 @@ static void add_devices(struct vm_arguments *a, const struct vm_launch *launch)
     add_pair(a, "-device", "virtio-rng-pci,rng=rng");
     if (!launch->bare)
         add_disk(a, o);
-    if (o->network) {
-        add_pair(a, "-netdev", "user,id=net");
+    if (o->network || o->tap) {
+        vm_argument(a, "-netdev");
+        /* No vnet header: a machine can be restored on either kind of network. */
+        vm_argument_taken(a, o->tap ? mem_printf("tap,id=net,ifname=%s,script=no,downscript=no,"
+                                                 "vnet_hdr=off",
+                                                 o->tap)
+                                    : mem_strdup("user,id=net"));
         add_pair(a, "-device", "virtio-net-pci,netdev=net,romfile=");
     }
 }

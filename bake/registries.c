@@ -282,11 +282,11 @@ static int load_directory(struct registry_network *out, const char *path, struct
 
 int registries_load(struct registry_network *out, const char *path, struct err *e)
 {
-    AUTO_BUF struct buf text;
     struct stat status;
 
     if (stat(path, &status) == 0 && S_ISDIR(status.st_mode))
         return load_directory(out, path, e);
+    AUTO_BUF struct buf text;
     buf_init(&text, LIMIT_REGISTRIES);
     int rc = file_read(AT_FDCWD, path, &text, e);
     if (rc < 0) {

@@ -4,6 +4,7 @@
  * is cancelled. One task's failure is that task's alone. Results depend on nothing but the tasks:
  * they share layers, tags and places through image_room and the lanes.
  */
+#include "bake/boot_image.h"
 #include "bake/pipeline.h"
 #include "bake/push.h"
 
@@ -111,6 +112,15 @@ static int load_recipe(struct run *run, struct err *e)
         rc = secrets_check(run->secrets, run->recipe, e);
     if (rc < 0)
         return rc;
+    return 0;
+}
+
+/* What grafts of images stand for is known: so the recipe is, as far as keys go. */
+static int settle_recipe(struct run *run, struct err *e)
+{
+    int rc = graft_resolve(run->recipe, &run->images, run->pins, e);
+    if (rc < 0)
+        return rc;
     run->recipe_json = recipe_canonical(run->recipe);
     return run->recipe_json ? 0 : err_nomem(e, "recipe");
 }
@@ -120,10 +130,13 @@ static void run_init(struct run *run, struct store *s, const struct bake_options
     *run = (struct run){.options = o, .store = s, .journal_fd = -1, .plan_only = plan_only};
     run->cancel = (struct cancel){.fd = cancel_fd(o->cancel)};
     run->limits = bake_settle_limits(&o->limits);
+    if (o->tap) /* one machine at a time can have it */
+        run->limits.vm = 1;
     pthread_mutex_init(&run->event_lock, NULL);
     pthread_mutex_init(&run->past_lock, NULL);
     slots_init(&run->network, run->limits.network);
     slots_init(&run->cpu, run->limits.cpu);
+    step_claims_init(&run->step_claims);
 }
 
 static int open_machines(struct run *run, struct err *e)
@@ -140,7 +153,12 @@ static int open_machines(struct run *run, struct err *e)
             wants.user_network || (b->task && b->recipe && b->task->allow_internet &&
                                    b->recipe->network == RECIPE_NETWORK_USER);
     }
-    return machine_room_open(&run->machines, run->store, &wants, e);
+    int rc = o->tap && !run->plan_only ? tap_open(&run->tap, o->tap, e) : 0;
+    if (rc == 0)
+        rc = machine_room_open(&run->machines, run->store, &wants, e);
+    if (o->tap)
+        run->machines.tap = &run->tap;
+    return rc;
 }
 
 /* Kernel and VMM are part of every task's key; what is missing is missing for all of them. */
@@ -159,6 +177,8 @@ static int run_open(struct run *run, struct bake_report *out, struct err *e)
     run->images.pins = run->pins;
     run->images.network = &run->network;
     if (rc == 0)
+        rc = settle_recipe(run, e);
+    if (rc == 0)
         rc = open_remote(run, e);
     if (rc == 0)
         rc = open_server(run, e);
@@ -176,6 +196,8 @@ static int run_open(struct run *run, struct bake_report *out, struct err *e)
         rc = guest_kernel_check(o->cache_dir, e);
     if (rc == 0 && out->count > 0)
         rc = open_machines(run, e);
+    if (rc == 0 && out->count > 0 && !o->no_boot_image)
+        rc = machine_room_use_boot_images(&run->machines, e);
     out->vm_jobs = run->limits.vm;
     return rc;
 }
@@ -205,6 +227,7 @@ static void run_close(struct run *run)
     secrets_free(run->secrets);
     slots_fini(&run->network);
     slots_fini(&run->cpu);
+    step_claims_fini(&run->step_claims);
     pthread_mutex_destroy(&run->event_lock);
     pthread_mutex_destroy(&run->past_lock);
     file_close(&run->journal_fd);

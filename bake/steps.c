@@ -92,9 +92,9 @@ static int run_step(struct guest *g, struct step_run *run, size_t index, struct 
     case RECIPE_COPY:
         return guest_lay_files(g, step->files, run->context->workdir, e);
     case RECIPE_GRAFT:
-        break;
+        return graft_lay(g, run->images, step->files, e);
     }
-    return err_set(e, ERR_UNSUPPORTED, "grafts are not carried out");
+    return err_set(e, ERR_INPUT, "unknown kind of step");
 }
 
 /* What a step is called in an error. */

@@ -123,6 +123,7 @@ static int run_once(struct guest *g, struct step_run *run, size_t index,
 {
     const struct recipe_step *step = &run->recipe->steps[index];
     struct command c = {.exec = {.timeout_ms = (int64_t)step->timeout_ms,
+                                 .apart = true,
                                  .alone = step->secret_count > 0 || step->retries > 0,
                                  .no_network = step->no_network}};
     struct capture capture;

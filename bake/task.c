@@ -180,6 +180,9 @@ static int make_disk(struct baking *b, struct err *e)
     }
     if (rc < 0)
         return rc;
+    rc = graft_prepare(b->image, room, b->recipe, e);
+    if (rc < 0)
+        return rc;
     baking_stage(b, STAGE_ASSEMBLE);
     AUTO_BLOCK_MAP struct block_map *disk = NULL;
     rc = slots_enter(&b->run->cpu, room->cancel, e);
@@ -202,6 +205,8 @@ static int warm_and_prove(struct baking *b, struct err *e)
     AUTO_BLOCK_MAP struct block_map *disk = NULL;
     AUTO_JSON struct json *document = NULL;
     int rc = image_again(b, e);
+    if (rc == 0)
+        rc = graft_prepare(b->image, &run->images, b->recipe, e);
     if (rc == 0)
         rc = store_get_map(run->store, &b->base, &disk, e);
     if (rc < 0)

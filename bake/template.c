@@ -219,6 +219,8 @@ static int decode_record(struct template *t, struct err *e)
     if (rc == 0)
         rc = json_get_bool_opt(t->document, "network", false, &t->network, e);
     if (rc == 0)
+        rc = json_get_bool_opt(t->document, "tap", false, &t->tap, e);
+    if (rc == 0)
         rc = decode_env(t, e);
     if (rc < 0)
         return rc;

@@ -94,6 +94,29 @@ int trace_note(struct json *document, const char *member, const struct guest *g,
     return strcmp(member, TRACE_RESTORE) == 0 ? note_memory(document, g, e) : 0;
 }
 
+int trace_note_boot(struct json *document, const struct guest *g, const struct block_map *from,
+                    const struct block_map *base, struct err *e)
+{
+    AUTO_FREE uint32_t *extents = NULL;
+    size_t count = 0;
+    size_t last = SIZE_MAX;
+    int rc = bdev_map_trace(g->leaf, &extents, &count, e);
+    if (rc < 0)
+        return err_in(e, "%s", TRACE_BOOT);
+    struct json *list = json_new_array();
+    for (size_t i = 0; i < count && i < TRACE_MAX; i++) {
+        const struct map_extent *x = block_map_extent(from, extents[i]);
+        size_t at = block_map_find(base, x->off);
+        if (at == last || at == block_map_count(base) ||
+            !digest_equal(&block_map_extent(base, at)->chunk, &x->chunk))
+            continue;
+        last = at;
+        json_append(list, json_new_integer((int64_t)at));
+    }
+    json_set(document, TRACE_BOOT, list);
+    return 0;
+}
+
 /* A list of chunks that grows. */
 struct chunk_list {
     struct digest *all;

@@ -25,11 +25,13 @@ enum upkeep_kind {
     UPKEEP_ALIAS,
     UPKEEP_BLOB,
     UPKEEP_PARTIAL, /* a blob on its way */
+    UPKEEP_STEP,    /* what a step of a recipe made */
     UPKEEP_PUSHED,  /* what an OverlayBD layer became, for the next push */
     UPKEEP_JOURNAL,
     UPKEEP_TAG,     /* what a tag stood for */
     UPKEEP_CONSOLE, /* what a task's machines said, beside the journal */
     UPKEEP_KEPT,    /* a kept copy */
+    UPKEEP_BOOT,    /* a boot image */
     UPKEEP_STORE_KINDS,
     UPKEEP_CACHE = UPKEEP_STORE_KINDS, /* of the cache directory */
     UPKEEP_KIND_COUNT
@@ -64,8 +66,8 @@ struct gc_report {
 
 /*
  * Removes what neither the catalog needs nor anyone has used within the grace time or may be using
- * now (docs/decisions/0013-garbage-collection.md). With a cap, layers that no template was made from
- * lately go as well, the longest unused first, until the rest fits; if it does not, what is needed
+ * now (docs/decisions/0013-garbage-collection.md). With a cap, layers and results of steps, which no
+ * template needs, go as well, the longest unused first, until the rest fits; if it does not, what is needed
  * stays, and the report tells. ERR_CORRUPT or ERR_DIGEST when what the catalog names is damaged:
  * then nothing is removed, since what else is needed cannot be told.
  */
@@ -120,7 +122,9 @@ void fsck_report_fini(struct fsck_report *r);
 enum du_kind {
     DU_LAYERS,    /* chunks of layers */
     DU_DISKS,     /* of disks, beside those: file system metadata, what steps wrote */
-    DU_MEMORY,    /* of guests' memory and device state */
+    DU_BOOTS,     /* of boot images: memory and device state that guests begin with */
+    DU_MEMORY,    /* of guests' memory and device state, beside those */
+    DU_STEPS,     /* of results of steps, beside those */
     DU_LOOSE,     /* chunks that nothing refers to */
     DU_INDEXES,   /* layer indexes */
     DU_MAPS,      /* block maps */

@@ -160,6 +160,8 @@ static int open_copy(struct template_copy *c, const struct template *t,
                                     .cpus = t->cpus,
                                     .memory_mb = t->memory_mb,
                                     .network = t->network,
+                                    .cold = use->cold,
+                                    .tap = t->tap,
                                     .ahead = ahead,
                                     .ahead_count = ahead_count};
     return use->cold ? guest_boot(&c->guest, r, &options, e)

@@ -292,10 +292,15 @@ static int start_machine(struct vm *v, const struct vm_launch *launch, struct er
     return rc == 0 ? v->driver->start(v, control, launch, e) : rc;
 }
 
+static const struct vm_driver *driver_of(const struct vm_options *o)
+{
+    return o->driver ? o->driver : &vm_qemu;
+}
+
 int vm_launch(struct vm **out, const struct vm_launch *launch, struct err *e)
 {
     const struct vm_options *o = launch->options;
-    const struct vm_driver *driver = o->driver ? o->driver : &vm_qemu;
+    const struct vm_driver *driver = driver_of(o);
     int rc = check_options(launch, driver, e);
     if (rc == 0)
         rc = prepare_memory(launch, e);
@@ -333,19 +338,46 @@ int vm_launch(struct vm **out, const struct vm_launch *launch, struct err *e)
  */
 #define GUEST_APPEND "console=ttyS0 quiet panic=-1 no_timer_check noreplace-smp cryptomgr.notests "
 
+static const char *append_of(const struct vm_options *o)
+{
+    return o->scrub ? GUEST_APPEND "init_on_free=1 tb2.root=/dev/vda"
+                    : GUEST_APPEND "tb2.root=/dev/vda";
+}
+
 int vm_boot(struct vm **out, const struct vm_options *o, struct err *e)
 {
-    static const char append[] = GUEST_APPEND "tb2.root=/dev/vda";
-    static const char scrubbing[] = GUEST_APPEND "init_on_free=1 tb2.root=/dev/vda";
-    struct vm_launch launch = {.options = o, .append = o->scrub ? scrubbing : append};
+    struct vm_launch launch = {.options = o, .append = append_of(o)};
     return vm_launch(out, &launch, e);
 }
 
 int vm_restore(struct vm **out, const struct vm_options *o, const char *state_path, struct err *e)
 {
-    struct vm_launch launch = {
-        .options = o, .append = GUEST_APPEND "tb2.root=/dev/vda", .state_path = state_path};
+    struct vm_launch launch = {.options = o, .append = append_of(o), .state_path = state_path};
     return vm_launch(out, &launch, e);
+}
+
+int vm_machine(struct digest *out, const struct vm_options *o, struct err *e)
+{
+    /* The paths are other ones each time, and say nothing. */
+    char kernel[] = "kernel", initramfs[] = "initramfs";
+    struct guest_kernel same = {.kernel_path = kernel, .initramfs_path = initramfs};
+    struct vm_options options = *o;
+    options.kernel = &same;
+    options.run_dir = "/";
+    options.memory_path = "/memory";
+    options.nbd_socket = "/nbd.sock";
+    struct vm_launch launch = {.options = &options, .append = append_of(o)};
+    char **arguments = NULL;
+    AUTO_HASHER struct hasher *h = NULL;
+    int rc = hasher_new(&h, DIGEST_SHA256, e);
+    if (rc == 0)
+        rc = driver_of(o)->arguments(&arguments, &launch, e);
+    for (size_t i = 0; rc == 0 && arguments[i]; i++)
+        hasher_add(h, arguments[i], strlen(arguments[i]) + 1);
+    vm_arguments_free(arguments);
+    if (rc == 0)
+        hasher_finish(h, out);
+    return rc;
 }
 
 /* The directory part of a path; free with free(). */

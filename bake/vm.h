@@ -109,6 +109,10 @@ int vm_accel_probe(struct vm_accel_answer *out, const struct vm_probe *p, struct
  * ERR_NOTFOUND with a hint when the VMM is not there. */
 int vm_version(const struct vm_driver *d, char **out, struct err *e) MUST_USE;
 
+/* What a machine is made of, beside kernel, memory and disk: the VMM's arguments and the guest's command
+ * line. A snapshot fits no machine of which this is another. */
+int vm_machine(struct digest *out, const struct vm_options *o, struct err *e) MUST_USE;
+
 struct vm;
 /* Boots: kernel, initramfs, disk as /dev/vda. Returns once the machine runs (the agent is awaited
  * by agent_connect, the disk is mounted by agent_mount). */
@@ -192,6 +196,9 @@ struct agent_exec {
     bool detach;
     bool alone;      /* when it ends, kill what it left running */
     bool no_network; /* in a network of its own, which has a loopback interface alone */
+    /* What it does to mounts, IPC objects and the host name ends with it, and /proc/sys is read-only:
+     * what one step does reaches the next by the disk alone. */
+    bool apart;
 };
 
 struct agent_result {
@@ -214,6 +221,9 @@ int agent_run(struct agent *a, const struct agent_exec *exec, agent_output *outp
 /* State of a detached process: *running, else how it ended; its last output (both streams). */
 int agent_process(struct agent *a, uint64_t id, bool *running, struct agent_result *out,
                   struct buf *tail, struct err *e) MUST_USE;
+/* Ends every program of the guest, also detached ones and what left its session; nothing but the agent
+ * goes on. ERR_STEP when one does not end. */
+int agent_end_all(struct agent *a, struct err *e) MUST_USE;
 /* TCP connect to 127.0.0.1:port inside the guest. */
 int agent_probe_port(struct agent *a, uint16_t port, int64_t timeout_ms, bool *open,
                      struct err *e) MUST_USE;

@@ -5,13 +5,13 @@
  * then the machine is stopped, so that neither unwritten data nor a half-open connection is in the
  * snapshot.
  */
-#include "bake/pipeline.h"
-
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "bake/guest_internal.h"
+#include "bake/warming.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -21,9 +21,10 @@ static const char default_path[] =
     "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /* What the image config says, then task.toml on top. */
-static int initial_context(struct guest_context *c, const struct oci_config *config,
-                           const struct task *task, struct err *e)
+static int initial_context(struct guest_context *c, const struct baking *b, struct err *e)
 {
+    const struct oci_config *config = &b->image->config;
+    const struct task *task = b->task;
     int rc = guest_context_set_pair(c, default_path, e);
     for (size_t i = 0; rc == 0 && config->env && config->env[i]; i++)
         rc = guest_context_set_pair(c, config->env[i], e);
@@ -52,29 +53,16 @@ static void snapshot_fini(struct snapshot *s)
 }
 #define AUTO_SNAPSHOT CLEANUP(snapshot_fini)
 
-/* Stores the chunks of a file of the guest's directory and removes it. */
-static int take_file(struct guest *g, const char *path, struct block_map **out, uint64_t *size,
-                     struct err *e)
-{
-    AUTO_FD int fd = -1;
-    int rc = file_open(&fd, AT_FDCWD, path, O_RDONLY, 0, e);
-    if (rc == 0)
-        rc = file_size(AT_FDCWD, path, size, e);
-    if (rc == 0)
-        rc = store_put_file(g->room->store, fd, machine_cores(), out, e);
-    if (rc == 0 && unlinkat(AT_FDCWD, path, 0) < 0)
-        rc = err_sys(e, "removing %s", path);
-    return rc;
-}
-
-static int take_disk(struct guest *g, const struct block_map *base, struct block_map **out,
-                     struct err *e)
+int guest_seal(struct guest *g, const struct block_map *base, struct block_map **out, struct err *e)
 {
     AUTO_BLOCK_MAP struct block_map *upper = NULL;
     AUTO_BLOCK_MAP struct block_map *zeros = NULL;
+    AUTO_BDEV struct bdev *last = NULL;
     int rc = guest_disk_settle(g, e);
     if (rc == 0)
-        rc = bdev_cow_seal(g->disk, g->room->store, &upper, &zeros, e);
+        rc = bdev_open_map(&last, base, g->room->cache, e);
+    if (rc == 0)
+        rc = bdev_cow_seal(g->disk, last, g->room->store, &upper, &zeros, e);
     return rc < 0 ? rc : block_map_overlay(out, base, upper, zeros, e);
 }
 
@@ -115,7 +103,6 @@ int guest_snapshot(struct guest *g, const struct block_map *base, const struct s
     if (!state_path)
         return err_nomem(e, "snapshot");
     AUTO_SNAPSHOT struct snapshot s = {0};
-    uint64_t memory_size;
     int rc = freeze_guest(g, e);
     if (rc == 0)
         rc = vm_snapshot(g->vm, state_path, e);
@@ -125,13 +112,13 @@ int guest_snapshot(struct guest *g, const struct block_map *base, const struct s
     rc = guest_search_all(g, state_path, secrets, e);
     if (rc < 0)
         return rc;
-    rc = take_disk(g, base, &s.disk, e);
+    rc = guest_seal(g, base, &s.disk, e);
     if (rc < 0)
         return err_in(e, "disk");
-    rc = take_file(g, g->memory_path, &s.memory, &memory_size, e);
+    rc = guest_take_memory(g, s.disk, &s.memory, e);
     if (rc < 0)
         return err_in(e, "memory");
-    rc = take_file(g, state_path, &s.state, &s.state_size, e);
+    rc = guest_take_file(g, state_path, &s.state, &s.state_size, e);
     if (rc < 0)
         return err_in(e, "device state");
     return put_maps(g->room->store, &s, document, e);
@@ -161,6 +148,8 @@ static void describe_task(struct json *document, const struct baking *b,
     json_set(document, "memory_mb", json_new_integer((int64_t)o->memory_mb));
     json_set(document, "storage_mb", json_new_integer((int64_t)b->task->storage_mb));
     json_set(document, "network", json_new_bool(o->network));
+    if (o->tap)
+        json_set(document, "tap", json_new_bool(true));
     json_set(document, "vmm", json_new_string(room->vmm));
     json_set(document, "accel", json_new_string(room->accel == VM_ACCEL_KVM ? "kvm" : "tcg"));
     json_set(document, "kernel", json_digest(&room->kernel.digest));
@@ -192,79 +181,103 @@ static void keep_failed(struct baking *b, struct guest *g, const struct block_ma
 }
 
 /* Steps, start, ready in a booted guest, then its snapshot. */
-static int warm_guest(struct baking *b, struct guest *g, const struct block_map *disk,
-                      struct json *document, struct err *e)
+static int warm_guest(struct warming *w, struct guest *g, struct json *document, struct err *e)
 {
-    struct guest_context context = {0};
-    struct output_tap tap = {.line = baking_output, .ctx = b};
+    struct baking *b = w->b;
     const struct recipe *recipe = b->recipe;
-    struct step_run steps = {.recipe = recipe,
-                             .context = &context,
-                             .tap = &tap,
-                             .secrets = recipe_has_secrets(recipe) ? b->run->secrets : NULL};
     uint64_t process = 0;
-    int rc = initial_context(&context, &b->image->config, b->task, e);
     baking_stage(b, STAGE_STEPS);
+    int rc = guest_note_packages(g, e);
     if (rc == 0)
-        rc = agent_make_dirs(g->agent, context.workdir, 0755, e);
-    if (rc == 0)
-        rc = guest_note_packages(g, e);
-    if (rc == 0)
-        rc = guest_run_steps(g, &steps, e);
+        rc = warming_run(w, g, e);
     if (rc == 0) {
         baking_stage(b, STAGE_READY);
-        rc = guest_start(g, recipe, &context, &process, e);
+        rc = guest_start(g, recipe, &w->context, &process, e);
     }
     if (rc == 0)
-        rc = guest_wait_ready(g, &recipe->ready, &context, process, e);
+        rc = guest_wait_ready(g, &recipe->ready, &w->context, process, e);
     if (rc == 0)
-        rc = trace_note(document, TRACE_BOOT, g, e);
+        rc = trace_note_boot(document, g, w->boot, w->base, e);
     if (rc == 0) {
         baking_stage(b, STAGE_SNAPSHOT);
         rc = guest_quiesce(g, e);
     }
     if (rc == 0) /* it may have died meanwhile */
         rc = guest_check_started(g, process, e);
-    if (context.user)
-        describe_context(document, &context);
+    describe_context(document, &w->context);
+    json_set(document, "steps", MOVE(w->keys));
     if (rc == 0)
-        rc = guest_snapshot(g, disk, steps.secrets, document, e);
+        rc = guest_snapshot(g, warming_disk(w), w->run.secrets, document, e);
     else
-        keep_failed(b, g, disk, document, steps.secrets, e);
-    step_run_fini(&steps);
-    guest_context_fini(&context);
+        keep_failed(b, g, warming_disk(w), document, w->run.secrets, e);
     return rc;
+}
+
+static int boot_and_warm(struct warming *w, struct json *document, struct err *e)
+{
+    struct baking *b = w->b;
+    AUTO_GUEST struct guest *g = NULL;
+    int64_t start_ms = clock_ms();
+    w->options.disk = w->boot;
+    int rc = guest_boot(&g, &b->run->machines, &w->options, e);
+    if (rc < 0)
+        return err_in(e, "booting");
+    json_set(document, "boot_ms", json_new_integer(clock_ms() - start_ms));
+    if (g->boot_memory)
+        json_set(document, "boot_image", json_digest(&g->boot_image));
+    rc = warm_guest(w, g, document, e);
+    /* The snapshot stage began when the guest was ready. */
+    json_set(document, "cold_ready_ms", json_new_integer(b->stage_start_ms - start_ms));
+    return rc;
+}
+
+static void describe_grafts(struct json *document, const struct image *i)
+{
+    struct json *grafts = json_new_array();
+    for (size_t n = 0; n < i->graft_total; n++)
+        json_append(grafts, json_digest(&i->grafts[n]));
+    json_set(document, "grafts", grafts);
 }
 
 int warm_task(struct baking *b, const struct block_map *disk, const struct digest *base_disk,
               const struct digest *key, struct json **document, struct err *e)
 {
-    struct guest_options options = {
-        .disk = disk,
-        .cpus = b->task->cpus,
-        .memory_mb = b->task->memory_mb,
-        .scrub = recipe_has_secrets(b->recipe),
-        .network = b->task->allow_internet && b->recipe->network != RECIPE_NETWORK_NONE,
+    const struct output_tap tap = {.line = baking_output, .ctx = b};
+    AUTO_WARMING struct warming w = {
+        .b = b,
+        .base = disk,
+        .options =
+            {
+                .cpus = b->task->cpus,
+                .memory_mb = b->task->memory_mb,
+                .scrub = recipe_has_secrets(b->recipe),
+                .network = b->task->allow_internet && b->recipe->network != RECIPE_NETWORK_NONE,
+            },
+        .run = {.recipe = b->recipe,
+                .tap = &tap,
+                .secrets = recipe_has_secrets(b->recipe) ? b->run->secrets : NULL,
+                .images = &b->run->images},
+        .initial = initial_context,
     };
+    w.options.tap = w.options.network && b->recipe->network == RECIPE_NETWORK_TAP;
+    if (w.options.tap && !b->run->machines.tap) {
+        err_set(e, ERR_INPUT, "the recipe wants a tap device, and none was given");
+        return err_hint(e, "--tap NAME says which one");
+    }
     AUTO_JSON struct json *j = json_new_object();
     baking_name_console(b);
-    options.console = b->result->console;
+    w.options.console = b->result->console;
     json_set(j, "format", json_new_integer(FORMAT_VERSION));
     json_set(j, "key", json_digest(key));
     json_set(j, "base_disk", json_digest(base_disk));
-    describe_task(j, b, &options);
+    describe_task(j, b, &w.options);
+    describe_grafts(j, b->image);
     baking_stage(b, STAGE_BOOT);
-    AUTO_GUEST struct guest *g = NULL;
-    int64_t start_ms = clock_ms();
-    int rc = guest_boot(&g, &b->run->machines, &options, e);
-    if (rc < 0)
-        return err_in(e, "booting");
-    json_set(j, "boot_ms", json_new_integer(clock_ms() - start_ms));
-    rc = warm_guest(b, g, disk, j, e);
+    int rc = warming_begin(&w, base_disk, e);
+    if (rc == 0)
+        rc = boot_and_warm(&w, j, e);
     if (rc < 0)
         return rc;
-    /* The snapshot stage began when the guest was ready. */
-    json_set(j, "cold_ready_ms", json_new_integer(b->stage_start_ms - start_ms));
     *document = MOVE(j);
     return 0;
 }

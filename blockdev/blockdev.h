@@ -450,12 +450,16 @@ int bdev_cow_forget(int dir, const char *name, struct err *e) MUST_USE;
 /* Whether the upper holds what stands at `off` (below the size, a multiple of BLOCK_SIZE), and for how many
  * bytes from there that is the same. */
 bool bdev_cow_written(struct bdev *cow, uint64_t off, uint64_t *run);
-/* Stores what the upper changed as chunks, cut at multiples of CHUNK_SIZE_MAX on the disk; *upper
- * has the written blocks, *zeros the discarded or all-zero ones (feed both to block_map_overlay).
- * A block that was written with what lower holds is no change. The result depends on the contents
- * alone. The device must be quiet; it can be used on. `cow` must come from bdev_open_cow or
- * bdev_open_cow_kept. */
-int bdev_cow_seal(struct bdev *cow, struct store *s, struct block_map **upper,
+/*
+ * Stores what was changed since the last seal (or since the device was opened) as chunks, cut at
+ * multiples of CHUNK_SIZE_MAX on the disk; *upper has the written blocks, *zeros the discarded or
+ * all-zero ones: block_map_overlay over the map of that time gives the map of the disk as it is now.
+ * `last` reads as the disk did at the last seal (NULL: there was none, it read as lower). A block that
+ * holds what it held then is no change. The result depends on the contents alone; the time it takes,
+ * on what was touched. The device must be quiet; it can be used on. A seal that fails changes nothing
+ * for the next. `cow` must come from bdev_open_cow or bdev_open_cow_kept.
+ */
+int bdev_cow_seal(struct bdev *cow, struct bdev *last, struct store *s, struct block_map **upper,
                   struct block_map **zeros, struct err *e) MUST_USE;
 
 /* Chunks a file of fixed size (a guest's memory) into the store: zero blocks vanish; *out is its

@@ -28,7 +28,7 @@ enum chunk_state { LOADING, READY, FAILED };
 struct cached_chunk {
     struct digest digest;
     enum chunk_state state;
-    enum err_class failure; /* when FAILED */
+    struct err *failure; /* when FAILED; NULL: memory was short */
     size_t holders;
     uint8_t *data;
     size_t len;
@@ -69,6 +69,7 @@ int chunk_cache_new(struct chunk_cache **out, struct store *s, uint64_t capacity
 static void chunk_free(struct cached_chunk *chunk)
 {
     pthread_cond_destroy(&chunk->loaded);
+    free(chunk->failure);
     free(chunk->data);
     free(chunk);
 }
@@ -218,7 +219,7 @@ static int fill(struct chunk_cache *c, struct cached_chunk *chunk, struct err *e
     pthread_mutex_lock(&c->mutex);
     if (rc < 0) {
         chunk->state = FAILED;
-        chunk->failure = e->class;
+        chunk->failure = mem_dup(e, sizeof(*e));
         c->stats.failures++;
         table_remove(c, chunk);
     } else {
@@ -238,9 +239,10 @@ static int wait_for(struct chunk_cache *c, struct cached_chunk *chunk, struct er
         pthread_cond_wait(&chunk->loaded, &c->mutex);
     if (chunk->state == READY)
         return 0;
-    char text[DIGEST_TEXT_MAX];
-    return err_set(e, chunk->failure, "chunk %s: another reader could not load it",
-                   digest_print(&chunk->digest, text));
+    if (!chunk->failure)
+        return err_nomem(e, "chunk");
+    *e = *chunk->failure;
+    return -(int)e->class;
 }
 
 int chunk_cache_get(struct chunk_cache *c, const struct digest *d, struct cached_chunk **out,

@@ -16,6 +16,10 @@
  * alone changes the states of its blocks; a word may be shared with other owners, hence the
  * atomics.
  *
+ * What a seal has stored need not be looked at again: a third bit a block says whether it was touched
+ * since the last one (at first all were), so a seal takes as long as what changed since, whatever
+ * changed before. It is set before a request changes anything, so one that fails half-way counts.
+ *
  * There is no flush. An upper without a name goes with the process; one that has a name
  * (bdev_open_cow_kept) outlives a killed process, since the kernel keeps what was written to its two
  * files, but not a power cut. After a kill each block is as before or after the write that was under
@@ -39,7 +43,7 @@
 
 enum state { UNTOUCHED = 0, WRITTEN = 1, ZERO = 2 };
 
-enum { STATE_BITS = 2, WORD_BLOCKS = 64 / STATE_BITS };
+enum { STATE_BITS = 2, WORD_BLOCKS = 64 / STATE_BITS, TOUCHED_BLOCKS = 64 /* a word */ };
 
 /* A block range owned, or waited for, by one request. */
 struct claim {
@@ -54,6 +58,7 @@ struct cow {
     uint64_t limit; /* blocks that may be WRITTEN; UINT64_MAX: no limit */
     atomic_uint_fast64_t written;
     atomic_uint_fast64_t *states;
+    atomic_uint_fast64_t *touched; /* since the last seal; a bit a block */
     size_t mapped;         /* bytes of `states` when they are a file's; 0: they are memory */
     pthread_mutex_t mutex; /* claims */
     pthread_cond_t released;
@@ -125,6 +130,43 @@ static void state_set(struct cow *w, uint64_t block, uint64_t end, enum state st
                                   memory_order_release);
         block++;
     }
+}
+
+/* ---- Touched since the last seal ---- */
+
+static void touch(struct cow *w, uint64_t block, uint64_t end)
+{
+    while (block < end) {
+        uint64_t first = block % TOUCHED_BLOCKS;
+        uint64_t count =
+            TOUCHED_BLOCKS - first < end - block ? TOUCHED_BLOCKS - first : end - block;
+        uint64_t bits = UINT64_MAX >> (TOUCHED_BLOCKS - count) << first;
+        atomic_fetch_or_explicit(&w->touched[block / TOUCHED_BLOCKS], bits, memory_order_relaxed);
+        block += count;
+    }
+}
+
+/* Whether `block` was touched, and how many blocks from there, up to `end`, are as it is. */
+static uint64_t touched_run(const struct cow *w, uint64_t block, uint64_t end, bool *touched)
+{
+    uint64_t word = atomic_load_explicit(&w->touched[block / TOUCHED_BLOCKS], memory_order_relaxed);
+    *touched = word >> block % TOUCHED_BLOCKS & 1;
+    uint64_t at = block;
+    while (at < end) {
+        word = atomic_load_explicit(&w->touched[at / TOUCHED_BLOCKS], memory_order_relaxed);
+        uint64_t others = (*touched ? ~word : word) >> at % TOUCHED_BLOCKS;
+        if (others) {
+            at += (uint64_t)__builtin_ctzll(others);
+            break;
+        }
+        at += TOUCHED_BLOCKS - at % TOUCHED_BLOCKS;
+    }
+    return (at < end ? at : end) - block;
+}
+
+static size_t touched_words(const struct cow *w)
+{
+    return (size_t)(w->device.size / BLOCK_SIZE / TOUCHED_BLOCKS + 1);
 }
 
 /* ---- Claims ---- */
@@ -314,6 +356,7 @@ static int cow_write(struct bdev *d, const void *data, size_t len, uint64_t off)
     uint64_t taken;
     int rc = reserve(w, &claim, &taken);
     if (rc == 0) {
+        touch(w, claim.first, claim.end);
         rc = write_owned(w, data, len, off);
         if (rc == 0)
             state_set(w, claim.first, claim.end, WRITTEN);
@@ -364,6 +407,7 @@ static int cow_discard(struct bdev *d, uint64_t len, uint64_t off)
     uint64_t middle = off + head;
     uint64_t middle_end = off + len - tail;
     claim_take(w, &claim);
+    touch(w, claim.first, claim.end);
     int rc = head ? zero_part(w, head, off) : 0;
     if (rc == 0 && middle_end > middle)
         rc = zero_blocks(w, middle / BLOCK_SIZE, middle_end / BLOCK_SIZE);
@@ -398,6 +442,7 @@ static void cow_close(struct bdev *d)
         (void)munmap(w->states, w->mapped);
     else
         free(w->states);
+    free(w->touched);
     pthread_cond_destroy(&w->released);
     pthread_mutex_destroy(&w->mutex);
     free(w);
@@ -447,7 +492,12 @@ static int cow_new(struct bdev **out, struct bdev *lower, uint64_t size_limit, s
     w->lower = MOVE(below);
     pthread_mutex_init(&w->mutex, NULL);
     pthread_cond_init(&w->released, NULL);
-    *out = &w->device;
+    AUTO_BDEV struct bdev *device = &w->device;
+    w->touched = mem_array(touched_words(w), sizeof(*w->touched));
+    if (!w->touched)
+        return err_nomem(e, "copy-on-write disk");
+    touch(w, 0, w->device.size / BLOCK_SIZE);
+    *out = MOVE(device);
     return 0;
 }
 
@@ -582,10 +632,11 @@ bool bdev_cow_written(struct bdev *cow, uint64_t off, uint64_t *run)
 
 struct seal {
     struct cow *cow;
+    struct bdev *last; /* reads as the disk did at the last seal */
     struct store *store;
     struct block_map *upper, *zeros;
     uint8_t *data;   /* CHUNK_SIZE_MAX bytes of the upper */
-    uint8_t *before; /* the same range of lower */
+    uint8_t *before; /* the same range of `last` */
 };
 
 /* What became of a block. */
@@ -618,7 +669,7 @@ static int seal_written(struct seal *s, uint64_t off, size_t len, struct err *e)
 {
     int rc = upper_read(s->cow, s->data, len, off);
     if (rc == 0)
-        rc = bdev_read(s->cow->lower, s->before, len, off);
+        rc = bdev_read(s->last, s->before, len, off);
     if (rc < 0)
         return err_sysno(e, -rc, "disk range %llu+%zu", (unsigned long long)off, len);
     for (size_t at = 0, group; at < len; at += group) {
@@ -636,12 +687,12 @@ static int seal_written(struct seal *s, uint64_t off, size_t len, struct err *e)
     return 0;
 }
 
-/* Discarded blocks within one window: a change where lower holds data. */
+/* Discarded blocks within one window: a change where there were data. */
 static int seal_discarded(struct seal *s, uint64_t off, size_t len, struct err *e)
 {
     while (len > 0) {
         uint64_t run;
-        enum bdev_content content = bdev_content(s->cow->lower, len, off, &run);
+        enum bdev_content content = bdev_content(s->last, len, off, &run);
         int rc = content == BDEV_DATA ? seal_cleared(s, off, (size_t)run, e) : 0;
         if (rc < 0)
             return rc;
@@ -651,31 +702,47 @@ static int seal_discarded(struct seal *s, uint64_t off, size_t len, struct err *
     return 0;
 }
 
+/* Blocks of one state within one window. */
+static int seal_run(struct seal *s, enum state state, uint64_t block, uint64_t count, struct err *e)
+{
+    size_t len = (size_t)(count * BLOCK_SIZE);
+    if (state == UNTOUCHED)
+        return 0;
+    return state == WRITTEN ? seal_written(s, block * BLOCK_SIZE, len, e)
+                            : seal_discarded(s, block * BLOCK_SIZE, len, e);
+}
+
 static int seal_all(struct seal *s, struct err *e)
 {
     uint64_t count = s->cow->device.size / BLOCK_SIZE;
     uint64_t window_blocks = CHUNK_SIZE_MAX / BLOCK_SIZE;
-    for (uint64_t block = 0, run; block < count; block += run) {
+    int rc = 0;
+    for (uint64_t block = 0, run; rc == 0 && block < count; block += run) {
+        bool touched;
         enum state state;
-        run = state_run(s->cow, block, count, &state);
-        if (state == UNTOUCHED)
+        run = touched_run(s->cow, block, count, &touched);
+        if (!touched)
             continue;
+        run = state_run(s->cow, block, block + run, &state);
         uint64_t window_end = (block / window_blocks + 1) * window_blocks;
-        if (run > window_end - block)
+        if (state != UNTOUCHED && run > window_end - block)
             run = window_end - block;
-        size_t len = (size_t)(run * BLOCK_SIZE);
-        int rc = state == WRITTEN ? seal_written(s, block * BLOCK_SIZE, len, e)
-                                  : seal_discarded(s, block * BLOCK_SIZE, len, e);
-        if (rc < 0)
-            return rc;
+        rc = seal_run(s, state, block, run, e);
     }
-    return 0;
+    return rc;
 }
 
-int bdev_cow_seal(struct bdev *cow, struct store *store, struct block_map **upper,
-                  struct block_map **zeros, struct err *e)
+static void forget_touched(struct cow *w)
+{
+    for (size_t i = 0; i < touched_words(w); i++)
+        atomic_store_explicit(&w->touched[i], 0, memory_order_relaxed);
+}
+
+int bdev_cow_seal(struct bdev *cow, struct bdev *last, struct store *store,
+                  struct block_map **upper, struct block_map **zeros, struct err *e)
 {
     assert(cow->ops == &cow_ops);
+    assert(!last || last->size == cow->size);
     AUTO_BLOCK_MAP struct block_map *upper_map = NULL;
     AUTO_BLOCK_MAP struct block_map *zeros_map = NULL;
     AUTO_FREE uint8_t *data = mem_zalloc(CHUNK_SIZE_MAX);
@@ -687,7 +754,8 @@ int bdev_cow_seal(struct bdev *cow, struct store *store, struct block_map **uppe
         rc = block_map_new(&zeros_map, cow->size, e);
     if (rc < 0)
         return rc;
-    struct seal s = {cow_of(cow), store, upper_map, zeros_map, data, before};
+    struct cow *w = cow_of(cow);
+    struct seal s = {w, last ? last : w->lower, store, upper_map, zeros_map, data, before};
     rc = seal_all(&s, e);
     if (rc == 0)
         rc = block_map_finish(upper_map, e);
@@ -695,6 +763,7 @@ int bdev_cow_seal(struct bdev *cow, struct store *store, struct block_map **uppe
         rc = block_map_finish(zeros_map, e);
     if (rc < 0)
         return err_in(e, "changes of the disk");
+    forget_touched(w);
     *upper = MOVE(upper_map);
     *zeros = MOVE(zeros_map);
     return 0;

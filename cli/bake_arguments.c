@@ -364,6 +364,13 @@ static int check_builder(const struct bake_arguments *a, struct err *e)
     return err_hint(e, "the template server gets the disk from there");
 }
 
+static int take_tap(void *arguments, const char *value, struct err *e UNUSED)
+{
+    struct bake_arguments *a = arguments;
+    a->bake.tap = value;
+    return 0;
+}
+
 static int take_secret(void *arguments, const char *value, struct err *e)
 {
     struct bake_arguments *a = arguments;
@@ -384,6 +391,20 @@ static int take_keep(void *arguments, const char *value UNUSED, struct err *e UN
     return 0;
 }
 
+static int take_no_step_cache(void *arguments, const char *value UNUSED, struct err *e UNUSED)
+{
+    struct bake_arguments *a = arguments;
+    a->bake.no_step_cache = true;
+    return 0;
+}
+
+static int take_no_boot_image(void *arguments, const char *value UNUSED, struct err *e UNUSED)
+{
+    struct bake_arguments *a = arguments;
+    a->bake.no_boot_image = true;
+    return 0;
+}
+
 static int take_smoke(void *arguments, const char *value UNUSED, struct err *e UNUSED)
 {
     struct bake_arguments *a = arguments;
@@ -400,7 +421,7 @@ const struct option_row bake_option_rows[] = {
     SELECTION_OPTION_ROWS,
     {"only-failed", NULL, "of these, what failed in the store's last run", take_only_failed},
     {"changed", NULL, "say nothing of those that are up to date", take_changed},
-    {"force", NULL, "bake also what is unchanged", take_force},
+    {"force", NULL, "bake also what is unchanged, and run all steps", take_force},
     {"keep", NULL, "keep the machines of tasks that fail, for 'shell --kept' and 'exec'",
      take_keep},
     {NULL, NULL, "Tags held to digests:", NULL},
@@ -418,9 +439,17 @@ const struct option_row bake_option_rows[] = {
      "share layers and templates with other bakers through this store\n"
      "(default: $TB2_BAKE_REMOTE; 'tb2-bake remote --help' has the URLs)",
      take_remote},
+    {"tap", "NAME",
+     "tap device for recipes with network: tap; NAME,ADDRESS/BITS,GATEWAY,NAMESERVER says what the "
+     "guest gets, else its address is next to the device's",
+     take_tap},
     {"secret", "NAME=FROM",
      "a secret that steps of the recipe name; FROM is env:VARIABLE or file:PATH; once for each",
      take_secret},
+    {"no-step-cache", NULL, "neither take results of steps from the store nor keep them",
+     take_no_step_cache},
+    {"no-boot-image", NULL, "boot each guest from its kernel instead of a kept boot image",
+     take_no_boot_image},
     {"recipe-from", "CMD",
      "ask CMD what tasks are built from, as JSON; with {}, once for each\n"
      "task's directory, else once for all",

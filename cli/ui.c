@@ -434,6 +434,16 @@ static void note_row(struct ui *u, struct row *r, const struct bake_event *event
         fprintf(u->out, "%s: | %s\n", r->task, r->output);
 }
 
+static void note_step(struct ui *u, const struct bake_event *event)
+{
+    char name[TASK_SHOWN_MAX];
+    if (u->mode != UI_PLAIN || !event->cached)
+        return;
+    text_harmless(name, sizeof(name), event->result->task);
+    fprintf(u->out, "%s: step %llu of %llu is there\n", name, (unsigned long long)event->done,
+            (unsigned long long)event->total);
+}
+
 static void take_event(struct ui *u, const struct bake_event *event)
 {
     struct row *r = NULL;
@@ -443,6 +453,9 @@ static void take_event(struct ui *u, const struct bake_event *event)
         break;
     case EVENT_STAGE_STARTED:
         note_stage(u, event->result);
+        break;
+    case EVENT_STEP:
+        note_step(u, event);
         break;
     case EVENT_PROGRESS:
     case EVENT_OUTPUT:

@@ -40,7 +40,8 @@ struct member {
 
 struct oci_archive {
     char *path; /* as it was given, for messages */
-    int fd;     /* of the plain tar */
+    const struct cancel *cancel;
+    int fd; /* of the plain tar */
     uint64_t size;
     struct file_tmp unpacked; /* holds `fd` when the archive came compressed */
     struct member *members;   /* sorted by name, then order */
@@ -380,6 +381,7 @@ int oci_archive_open(struct oci_archive **out, const char *path, int tmp_dir,
         return err_nomem(e, "archive");
     a->fd = -1;
     a->unpacked.fd = -1;
+    a->cancel = c;
     a->path = mem_strdup(path);
     int rc = a->path ? open_plain(a, tmp_dir, c, e) : err_nomem(e, "archive");
     if (rc == 0)
@@ -395,6 +397,11 @@ int oci_archive_open(struct oci_archive **out, const char *path, int tmp_dir,
 const char *oci_archive_path(const struct oci_archive *a)
 {
     return a->path;
+}
+
+const struct cancel *oci_archive_cancel(const struct oci_archive *a)
+{
+    return a->cancel;
 }
 
 static const struct member *find_member(const struct oci_archive *a, const char *name)
@@ -502,7 +509,8 @@ int oci_source_read(const struct source *from, struct buf *out, struct err *e)
     return rc < 0 ? rc : buf_add(out, data, (size_t)from->size, e);
 }
 
-int oci_source_digest(const struct source *from, struct digest *out, struct err *e)
+int oci_source_digest(const struct source *from, const struct cancel *c, struct digest *out,
+                      struct err *e)
 {
     AUTO_HASHER struct hasher *h = NULL;
     AUTO_FREE char *data = mem_zalloc(COPY_LEN);
@@ -511,7 +519,9 @@ int oci_source_digest(const struct source *from, struct digest *out, struct err 
     int rc = hasher_new(&h, DIGEST_SHA256, e);
     for (uint64_t off = 0; rc == 0 && off < from->size;) {
         size_t len = from->size - off < COPY_LEN ? (size_t)(from->size - off) : COPY_LEN;
-        rc = source_read_full(from, off, data, len, e);
+        rc = cancel_check(c, e);
+        if (rc == 0)
+            rc = source_read_full(from, off, data, len, e);
         if (rc == 0)
             hasher_add(h, data, len);
         off += len;

@@ -284,7 +284,7 @@ static int add_layer(struct oci_docker *d, const char *path, const struct digest
         return rc;
     const char *type = layer_type(&from);
     if (strcmp(type, OCI_TYPE_LAYER) != 0)
-        rc = oci_source_digest(&from, &digest, e);
+        rc = oci_source_digest(&from, oci_archive_cancel(d->archive), &digest, e);
     if (rc == 0)
         rc = add_file(d, &digest, from.size, path, e);
     if (rc == 0)

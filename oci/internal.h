@@ -28,6 +28,8 @@ int oci_descriptor_read(struct oci_descriptor *out, const struct json *j, struct
 
 /* The path that the archive was opened by; borrowed. */
 const char *oci_archive_path(const struct oci_archive *a);
+/* What the archive was opened with; may be NULL. */
+const struct cancel *oci_archive_cancel(const struct oci_archive *a);
 /* Whether there is a file of that name, perhaps by a link. */
 bool oci_archive_has(const struct oci_archive *a, const char *name);
 /* Opens a file of the archive, for source_close; the archive may be closed before. Links are
@@ -39,7 +41,8 @@ int oci_archive_file(const struct oci_archive *a, const char *name, struct sourc
 /* All bytes; ERR_LIMIT past the buffer's ceiling. */
 int oci_source_read(const struct source *from, struct buf *out, struct err *e) MUST_USE;
 /* The sha256 of all bytes. */
-int oci_source_digest(const struct source *from, struct digest *out, struct err *e) MUST_USE;
+int oci_source_digest(const struct source *from, const struct cancel *c, struct digest *out,
+                      struct err *e) MUST_USE;
 
 /* The images of an archive of `docker save`. Borrows the archive. */
 struct oci_docker;
@@ -269,11 +272,5 @@ struct oci_layer {
     size_t capacity;
     size_t memory_len; /* what the entries hold, kept below LIMIT_LAYER_INDEX */
 };
-
-/*
- * Appends the entry and takes over what it holds, also on failure (it is zeroed). ERR_LIMIT when
- * the index grows past LIMIT_LAYER_INDEX.
- */
-int oci_layer_add(struct oci_layer *l, struct oci_entry *entry, struct err *e) MUST_USE;
 
 #endif

@@ -69,6 +69,24 @@ static size_t entry_memory(const struct oci_entry *entry)
     return len + entry->extent_count * sizeof(*entry->extents);
 }
 
+int oci_layer_new(struct oci_layer **out, struct err *e)
+{
+    *out = mem_zalloc(sizeof(**out));
+    return *out ? 0 : err_nomem(e, "layer index");
+}
+
+void oci_layer_drop(struct oci_layer *l, const bool *marks)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < l->count; i++) {
+        if (marks[i])
+            oci_entry_fini(&l->entries[i]);
+        else
+            l->entries[kept++] = l->entries[i];
+    }
+    l->count = kept;
+}
+
 int oci_layer_add(struct oci_layer *l, struct oci_entry *entry, struct err *e)
 {
     l->memory_len += entry_memory(entry);
@@ -447,7 +465,9 @@ static int read_layer(struct reader *r)
     if (rc < 0)
         return explain(r, rc);
     rc = oci_stream_check_blob(r->stream, r->e);
-    return rc < 0 ? rc : oci_stream_check_plain(r->stream, &r->options->diff_id, r->e);
+    if (rc < 0 || r->options->diff_id.algorithm == 0)
+        return rc;
+    return oci_stream_check_plain(r->stream, &r->options->diff_id, r->e);
 }
 
 int oci_layer_read(struct oci_layer **out, const struct source *blob,
@@ -459,11 +479,12 @@ int oci_layer_read(struct oci_layer **out, const struct source *blob,
     char text[DIGEST_TEXT_MAX];
     digest_print(&options->blob.digest, text);
     AUTO_OCI_STREAM struct oci_stream *stream = NULL;
-    struct oci_stream_options how = {.blob = &options->blob,
-                                     .plain_algorithm = options->diff_id.algorithm,
-                                     .threads = options->threads,
-                                     .wide = options->wide,
-                                     .cancel = options->cancel};
+    struct oci_stream_options how = {
+        .blob = &options->blob,
+        .plain_algorithm = options->diff_id.algorithm ? options->diff_id.algorithm : DIGEST_SHA256,
+        .threads = options->threads,
+        .wide = options->wide,
+        .cancel = options->cancel};
     int rc = oci_stream_new(&stream, blob, &how, e);
     AUTO_OCI_TAR struct oci_tar *tar = NULL;
     if (rc == 0)

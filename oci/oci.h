@@ -133,8 +133,8 @@ int oci_image_check(const struct oci_manifest *m, const struct oci_config *c,
 /*
  * A tar that holds images; gzip and zstd around it are undone into a temporary file in `tmp_dir`,
  * which is gone when the archive is closed. Hostile input: names, links, counts and sizes are
- * checked, nothing is unpacked. Read-only, so threads may share one. ERR_NOTFOUND; ERR_INPUT: no
- * tar; ERR_CORRUPT, ERR_LIMIT, ERR_UNSUPPORTED (another compression).
+ * checked, nothing is unpacked. Read-only, so threads may share one. `c` (may be NULL) is borrowed until
+ * it is closed: what is compressed in it is hashed later. ERR_NOTFOUND; ERR_INPUT: no tar; ERR_CORRUPT, ERR_LIMIT, ERR_UNSUPPORTED (another compression).
  */
 struct oci_archive;
 int oci_archive_open(struct oci_archive **out, const char *path, int tmp_dir,
@@ -234,7 +234,7 @@ struct oci_data_ops {
 
 struct oci_layer_options {
     struct oci_descriptor blob;     /* digest and size that the compressed bytes must have */
-    struct digest diff_id;          /* digest that the uncompressed bytes must have */
+    struct digest diff_id;          /* digest that the uncompressed bytes must have; zeros: any */
     const struct oci_data_ops *ops; /* NULL: data is checked and dropped, files have no extents */
     void *ctx;
     bool threads;                /* two more: inflate and hash beside the tar reader */
@@ -271,6 +271,14 @@ DEFINE_AUTO(oci_layer, oci_layer_free)
 
 size_t oci_layer_count(const struct oci_layer *l);
 const struct oci_entry *oci_layer_entry(const struct oci_layer *l, size_t index);
+
+/* A layer that is made of something else than a tar: entries as a tar would have them. */
+int oci_layer_new(struct oci_layer **out, struct err *e) MUST_USE;
+/* Appends the entry and takes over what it holds, also on failure (it is zeroed). ERR_LIMIT when
+ * the index grows past LIMIT_LAYER_INDEX. */
+int oci_layer_add(struct oci_layer *l, struct oci_entry *entry, struct err *e) MUST_USE;
+/* Removes the entries that are marked. */
+void oci_layer_drop(struct oci_layer *l, const bool *marks);
 
 /* The index as bytes (docs/formats/layer-index.md) and back. Encoding depends on nothing but the
  * entries and appends to `out` (ceiling: LIMIT_LAYER_INDEX); decoding treats the bytes as hostile:

@@ -326,6 +326,72 @@ static int replace(const struct e2b_session *s, const struct e2b_build *old, str
     return rc;
 }
 
+/* ---- What killed runs left ----------------------------------------------------------------- */
+
+/* The replacement of an alias, under its own name. */
+struct staged {
+    struct e2b_template wanted;
+    struct e2b_session session;
+    struct e2b_build build;
+    char *name;
+};
+
+static void staged_fini(struct staged *t)
+{
+    e2b_build_fini(&t->build);
+    free(t->name);
+}
+
+/* Whether there is one of the same inputs. Trouble on the way is a no: it is for another run. */
+static bool find_staged(const struct e2b_session *s, struct staged *out)
+{
+    struct err ignored = ERR_INIT;
+    *out = (struct staged){.wanted = *s->wanted, .session = *s, .build = {.age_ms = -1}};
+    out->name = s->wanted->revision ? next_name(s->wanted) : NULL;
+    out->wanted.alias = out->name;
+    out->session.wanted = &out->wanted;
+    return out->name && e2b_look_up(&out->session, &out->build, &ignored) == 0 &&
+           out->build.template_id;
+}
+
+static void remove_staged(const struct staged *t)
+{
+    struct err e = ERR_INIT;
+    e2b_say(&t->session, "removing what a killed run left over");
+    if (e2b_delete(&t->session, t->build.template_id, true, &e) < 0)
+        log_event(LOG_WARN, "registry", "%s; %s is left over", e.text, t->name);
+}
+
+/* Nothing has the alias: a run may have been killed when the old template was gone and the new one not
+ * yet in its place. *made then has what came of that. */
+static int finish_swap(const struct e2b_session *s, struct e2b_build *made, bool *lost,
+                       struct err *e)
+{
+    struct staged t;
+    int rc = 0;
+    if (find_staged(s, &t) && t.build.state == BUILD_READY && e2b_one_build(&t.build)) {
+        e2b_say(s, "finishing what a killed run began");
+        rc = make(s, true, t.name, made, lost, e);
+        if (rc == 0 && !*lost)
+            remove_staged(&t);
+    }
+    staged_fini(&t);
+    return rc;
+}
+
+/* The alias has its template. A replacement that is older was taken over, or is given up after the time
+ * of a build; a younger one may be another baker's, who is about to take it over. */
+static void drop_leftover(const struct e2b_session *s, const struct e2b_build *found)
+{
+    struct staged t;
+    bool there = find_staged(s, &t);
+    bool taken = found->age_ms >= 0 && t.build.age_ms > found->age_ms;
+    bool stale = t.build.age_ms >= s->client->options.build_timeout_ms;
+    if (there && e2b_one_build(&t.build) && (taken || stale || t.build.state == BUILD_FAILED))
+        remove_staged(&t);
+    staged_fini(&t);
+}
+
 /* ---- The sequence -------------------------------------------------------------------------- */
 
 /* One round: *done when *out is filled, otherwise the alias was lost to someone else. */
@@ -344,6 +410,7 @@ static int register_round(const struct e2b_session *s, bool force, struct e2b_re
         return rc;
     bool old = before == BUILD_READY && force;
     if (found.state == BUILD_READY && !old) {
+        drop_leftover(s, &found);
         give(out, &found, false);
         *done = true;
         return verify(s, e);
@@ -356,7 +423,9 @@ static int register_round(const struct e2b_session *s, bool force, struct e2b_re
             rc = e2b_delete(s, found.template_id, false, e);
             fresh = true;
         }
-        if (rc == 0)
+        if (rc == 0 && !found.template_id)
+            rc = finish_swap(s, &made, &lost, e);
+        if (rc == 0 && !lost && !made.template_id)
             rc = make(s, fresh, NULL, &made, &lost, e);
     }
     if (rc == 0 && !lost) {

@@ -95,8 +95,8 @@ int local_call(struct local_api *a, const char *method, const char *path, struct
     if (reply)
         *reply = NULL;
     int rc = url ? 0 : err_nomem(e, a->name);
-    if (rc == 0 && body)
-        rc = json_print(body, 0, &text, e);
+    if (rc == 0 && held)
+        rc = json_print(held, 0, &text, e);
     if (rc == 0 && text) {
         request.body = text;
         request.body_len = strlen(text);

@@ -109,6 +109,7 @@ const char *read_string(struct reader *r);
 struct exec_request {
     bool has_input;
     bool detach;
+    bool apart;
     bool terminal;
     uint32_t rows;
     uint32_t columns;
@@ -196,6 +197,8 @@ void process_report(struct guest *g, uint32_t stream, uint64_t id);
 void process_watch(struct guest *g, struct loop *l);
 void process_pump(struct guest *g, struct loop *l);
 void process_reap(struct guest *g);
+/* Ends every process but this one, wherever it has gone; -EBUSY when one does not die. */
+int process_end_all(struct guest *g) MUST_USE;
 /* The host is gone: ends all that it was waiting for; `all` takes detached ones too. */
 void process_abandon(struct guest *g, bool all);
 

@@ -21,10 +21,12 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static void cgroup_name(char name[32], uint64_t id)
@@ -474,6 +476,48 @@ void process_reap(struct guest *g)
             source_close(&p->in);
         }
     }
+}
+
+/* All that this process is the parent of: in the end, all that it started. */
+static void kill_children(void)
+{
+    char list[4096];
+    if (files_read("/proc/thread-self/children", list, sizeof(list)) < 0)
+        return;
+    for (char *at = list, *end; *at; at = end) {
+        long pid = strtol(at, &end, 10);
+        if (end == at)
+            return;
+        if (pid > 0)
+            kill((pid_t)pid, SIGKILL);
+        end += strspn(end, " \n");
+    }
+}
+
+/* Again and again, since one that forks may get a child past the signal. */
+int process_end_all(struct guest *g)
+{
+    enum { WAIT_MS = 10000, POLL_NS = 2000000 };
+    int64_t deadline_ms = now_ms() + WAIT_MS;
+    for (;;) {
+        siginfo_t info;
+        if (g->machine)
+            kill(-1, SIGKILL); /* as process 1: all but itself and the kernel's */
+        else
+            kill_children();
+        process_reap(g);
+        if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 && errno == ECHILD)
+            break;
+        if (now_ms() >= deadline_ms)
+            return -EBUSY;
+        nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+    }
+    for (size_t i = 0; i < PROCESSES_MAX; i++) {
+        struct process *p = &g->processes[i];
+        if (p->used && (p->detached || !p->attached))
+            process_release(g, p);
+    }
+    return 0;
 }
 
 void process_abandon(struct guest *g, bool all)

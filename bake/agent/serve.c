@@ -121,6 +121,7 @@ static bool read_exec(struct reader *r, struct exec_request *request)
         return false;
     request->has_input = flags & AGENT_EXEC_STDIN;
     request->detach = flags & AGENT_EXEC_DETACH;
+    request->apart = flags & AGENT_EXEC_APART;
     request->terminal = flags & AGENT_EXEC_TERMINAL;
     request->alone = flags & AGENT_EXEC_ALONE;
     request->no_network = flags & AGENT_EXEC_NO_NETWORK;
@@ -418,6 +419,9 @@ static bool serve_frame(struct guest *g, const struct agent_frame *f)
     case AGENT_SYNC:
         answer(g, f->stream, machine_sync(g->machine && read_u32(&r)), AGENT_AT_MACHINE,
                "dropping caches");
+        return true;
+    case AGENT_END_ALL:
+        answer(g, f->stream, process_end_all(g), AGENT_AT_MACHINE, "ending all processes");
         return true;
     case AGENT_FREEZE:
     case AGENT_THAW:

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """ingest.py BUILD_DIR suite LAYOUT [TAG...]   [--rounds N] [--level L]
 ingest.py BUILD_DIR growth                 [--base-mb N] [--top-mb N] [--images 1,10,80]
-ingest.py BUILD_DIR memory                 [--gib N] [--jobs N]
+ingest.py BUILD_DIR memory                 [--gib N] [--layers N] [--wide] [--jobs N]
 
 What docs/benchmarks.md says of ingest. Everything runs on local OCI layouts into empty stores on the
 file system of --work (/var/tmp); ratios are of one run, alternating; times are printed, never judged.
@@ -12,7 +12,8 @@ suite    images of LAYOUT (all its tags, or those named): ours, ingest and assem
          inflating, hashing and compressing the same data take when each is timed alone. With
          $TB2_OVERLAYBD_TOOLS, against the OverlayBD project's tools as well (overlaybd_tools.py).
 growth   images that share all but a top layer: what the 1st, the 10th, the 80th costs.
-memory   a layer with one large file: the most memory that ingest ever had.
+memory   layers of one large file each, all in one image: the most memory that ingest ever had. --wide: zstd with a
+         window of 128 MiB instead of gzip.
 """
 
 import argparse
@@ -162,11 +163,11 @@ class Bench:
     def memory(self):
         layout = Layout(os.path.join(self.work, "layout"))
         size = int(self.options.gib * (1 << 30))
-        layout.image("big", [layout.big_layer(size, 1)])
+        layout.image("big", [layout.big_layer(size, n + 1, self.options.wide) for n in range(self.options.layers)])
         layout.close()
         report = self.ingest(["oci:%s:big" % layout.path], "-j", str(self.options.jobs))
-        print("a layer with a file of %.2f GiB, --jobs %d: %.0f MiB at most, %.1f s wall, %.1f s CPU" % (
-            self.options.gib, self.options.jobs, report["max_rss_mib"], report["wall"], report["cpu"]))
+        print("%d layers%s with a file of %.2f GiB each, --jobs %d: %.0f MiB at most, %.1f s wall, %.1f s CPU" % (
+            self.options.layers, " (zstd --long=27)" if self.options.wide else "", self.options.gib, self.options.jobs, report["max_rss_mib"], report["wall"], report["cpu"]))
         if report["max_rss_mib"] >= 200:
             sys.exit("more than 200 MiB")
 
@@ -214,6 +215,8 @@ def main():
     parser.add_argument("--top-mb", type=int, default=20)
     parser.add_argument("--images", default="1,10,80")
     parser.add_argument("--gib", type=float, default=4)
+    parser.add_argument("--layers", type=int, default=1)
+    parser.add_argument("--wide", action="store_true")
     parser.add_argument("--jobs", type=int, default=4)
     options = parser.parse_args()
     if options.what == "suite" and not options.layout:

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import subprocess
 import tarfile
 
 LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
@@ -76,6 +77,22 @@ class Layout:
         os.rename(path, os.path.join(self.blobs, packed.hash.hexdigest()))
         return {"mediaType": LAYER, "digest": packed.digest(), "size": packed.size}, plain.digest()
 
+    def write_wide_layer(self, fill):
+        """The same with zstd and a window of 128 MiB, the largest that is read."""
+        path = os.path.join(self.blobs, "new")
+        with open(path, "wb") as file:
+            child = subprocess.Popen(["zstd", "-q", "-1", "--long=27", "-c"], stdin=subprocess.PIPE, stdout=file)
+            plain = HashingWriter(child.stdin)
+            fill(plain)
+            child.stdin.close()
+            if child.wait():
+                raise SystemExit("zstd failed")
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        os.rename(path, os.path.join(self.blobs, digest))
+        size = os.path.getsize(os.path.join(self.blobs, digest))
+        return {"mediaType": LAYER.replace("gzip", "zstd"), "digest": "sha256:" + digest, "size": size}, plain.digest()
+
     def layer(self, files, level=1):
         def fill(out):
             with tarfile.open(fileobj=out, mode="w|") as tar:
@@ -85,7 +102,7 @@ class Layout:
                     tar.addfile(info, io.BytesIO(data))
         return self.write_layer(fill, level)
 
-    def big_layer(self, size, number):
+    def big_layer(self, size, number, wide=False):
         """One file; a few MiB of text over and over, with a number in each 64 KiB."""
         body = text(random.Random(number), 4 << 20)
 
@@ -99,7 +116,7 @@ class Layout:
                     piece[step:step + 8] = (at + step).to_bytes(8, "big")
                 out.write(bytes(piece[:size - at]))
             out.write(bytes(-size % 512 + 1024))
-        return self.write_layer(fill)
+        return self.write_wide_layer(fill) if wide else self.write_layer(fill)
 
     def image(self, tag, layers, config=None):
         if not config:

@@ -116,8 +116,8 @@ def doctor_says_what_is_missing(home):
     for each in found.values():
         check(each["state"] in ("good", "note", "bad"), each)
         check((each["state"] == "good") == ("cost" not in each), each)
-    wanted = {"kernel", "kvm", "qemu", "firecracker", "guest kernel", "ublk", "gzip", "memory", "store", "cache", "limits",
-              "clock", "registries", "server"}
+    wanted = {"kernel", "kvm", "qemu", "firecracker", "guest kernel", "fuse", "ublk", "gzip", "memory", "store", "cache",
+              "limits", "clock", "registries", "server"}
     check(set(found) == wanted, set(found) ^ wanted)
     image = subprocess.run([PROGRAM, "doctor", "oci:./no-such-layout"], env={"HOME": home, "PATH": "/usr/bin:/bin"},
                            capture_output=True, text=True, timeout=60)

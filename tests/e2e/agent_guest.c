@@ -131,6 +131,7 @@ static int set_up(void **state)
     int64_t begun = clock_ms();
     check(vm_boot(&m->vm, &o, &e), &e);
     check(agent_connect(&m->agent, m->vm, BOOT_MS, NULL, &e), &e);
+    check(agent_mount(m->agent, &e), &e);
     print_message("boot to hello: %lld ms\n", (long long)(clock_ms() - begun));
     return 0;
 }
@@ -274,6 +275,45 @@ static void test_time_out_reaches_all(void **state)
     expect(m, "busybox ps | busybox grep -c '[s]leep 4321'", "0\n");
 }
 
+/* Whatever was left running, also what left its session and its cgroup, is gone; nothing else is. */
+static void test_end_all(void **state)
+{
+    struct machine *m = *state;
+    struct err e = ERR_INIT;
+    const char *argv[] = {BUSYBOX, "sleep", "4321", NULL};
+    struct agent_exec exec = {.argv = argv, .detach = true};
+    struct agent_result detached;
+    check(agent_run(m->agent, &exec, NULL, NULL, &detached, &e), &e);
+    expect(m, "busybox setsid busybox sleep 4321 & echo $! > /sys/fs/cgroup/cgroup.procs", "");
+    expect(m, "busybox ps | busybox grep -c '[s]leep 4321'", "2\n");
+    check(agent_end_all(m->agent, &e), &e);
+    expect(m, "busybox ps | busybox grep -c '[s]leep 4321'", "0\n");
+    bool running = true;
+    struct agent_result r;
+    assert_true(agent_process(m->agent, detached.id, &running, &r, NULL, &e) < 0);
+    check(agent_end_all(m->agent, &e), &e); /* nothing is left to end */
+}
+
+/* What a program that is set apart does to anything but the disk ends with it. */
+static void test_apart(void **state)
+{
+    struct machine *m = *state;
+    AUTO_BUF struct buf out;
+    buf_init(&out, 1 << 20);
+    const char *argv[] = {BUSYBOX, "sh", "-c",
+                          "busybox mkdir /mnt; busybox mount -t tmpfs none /mnt && echo mounted;"
+                          "echo x > /dev/shm/x; busybox hostname other;"
+                          "echo 1 > /proc/sys/vm/overcommit_memory; busybox touch /kept",
+                          NULL};
+    struct agent_exec exec = {.argv = argv, .apart = true};
+    struct agent_result r = run(m, &exec, &out);
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(buf_text(&out), "mounted"));
+    assert_non_null(strstr(buf_text(&out), "Read-only file system"));
+    expect(m, "busybox ls /dev/shm /mnt; busybox hostname; busybox ls /kept",
+           "/dev/shm:\n\n/mnt:\ntb2\n/kept\n");
+}
+
 /* Snapshot with a program running and the disk frozen; then two new lives. */
 static void test_snapshot(void **state)
 {
@@ -392,7 +432,8 @@ static void test_bad_disk(void **state)
     serve_disk(m, disk);
     struct vm_options o = options(m);
     check(vm_boot(&m->vm, &o, &e), &e);
-    assert_int_equal(agent_connect(&m->agent, m->vm, BOOT_MS, NULL, &e), -ERR_STEP);
+    check(agent_connect(&m->agent, m->vm, BOOT_MS, NULL, &e), &e);
+    assert_int_equal(agent_mount(m->agent, &e), -ERR_STEP);
     print_message("%s\n", e.text);
     assert_non_null(strstr(e.text, "mounting as ext4 the root disk /dev/vda"));
     void *held = m;
@@ -408,6 +449,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_root),      cmocka_unit_test(test_machine),
         cmocka_unit_test(test_volume),    cmocka_unit_test(test_time_out_reaches_all),
+        cmocka_unit_test(test_end_all),   cmocka_unit_test(test_apart),
         cmocka_unit_test(test_snapshot),  cmocka_unit_test(test_idle),
         cmocka_unit_test(test_power_off), cmocka_unit_test(test_bad_disk),
     };

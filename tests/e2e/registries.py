@@ -247,6 +247,11 @@ def head_lies(registry, request, _count):
     return registry.well(request)
 
 
+def head_refused(registry, request, _count):
+    """As gateways that know GET alone."""
+    return request.answer(403, []) if request.command == "HEAD" else registry.well(request)
+
+
 def no_digest(registry, request, _count):
     body, _ = registry.content(request)
     return request.answer(200 if body else 404, [], body or b"{}")
@@ -288,6 +293,7 @@ FAULTS = [
     ("ranges ignored", layers_alone(ignores_ranges), None, 0),
     ("wrong Content-Range", layers_alone(wrong_range), "cut off", 3),
     ("HEAD lies", head_lies, None, 0),
+    ("HEAD refused", head_refused, None, 0),
     ("no Docker-Content-Digest", no_digest, None, 0),
     ("huge header", huge_header, "header", 3),
     ("gzip encoding", layers_alone(gzip_encoding), "sends more", 3),

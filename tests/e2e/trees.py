@@ -8,12 +8,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "support"))
 from bakery import Bakery, check  # noqa: E402
 from compare_trees import differences, scan  # noqa: E402
-from disks import mounted_tree, need_mounts, quiet  # noqa: E402
-
-
-def export(bakery, reference, raw, store="store"):
-    """Writes the disk; returns its digest."""
-    return bakery.tb2("disk", "export", reference, "--raw", raw, store=store).expect().out.strip()
+from disks import export, mounted_tree, need_mounts, quiet  # noqa: E402
 
 
 def written_to(raw, mount):

@@ -31,6 +31,11 @@ def mounted_tree(raw, where):
         quiet("umount", where)
 
 
+def export(bakery, reference, raw, store="store"):
+    """Writes the disk; returns its digest."""
+    return bakery.tb2("disk", "export", reference, "--raw", raw, store=store).expect().out.strip()
+
+
 def unpack(image, work, bundle):
     """Unpacks an image of a registry, by way of plain tars, since not every umoci reads zstd; returns the
     directory of its files."""

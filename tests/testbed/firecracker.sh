@@ -43,8 +43,11 @@ if [ -e ./e2e_vm_test ]; then
 fi
 ls -l /dev/kvm /dev/ublk-control
 tb2-bake doctor 2>/dev/null | grep -i -A1 firecracker || true
-use --verbose                   # chosen by itself
-! ls /dev/ublkb* 2>/dev/null    # nothing is left behind
+use --verbose # chosen by itself
+if ls /dev/ublkb* 2>/dev/null; then
+    say "a disk is left behind"
+    exit 1
+fi
 rm -rf /root/store
 rmmod ublk_drv
 use --vmm firecracker --accel kvm

@@ -14,7 +14,7 @@
 static const char alias_a[] = "tb2-a-0000000001";
 static const char alias_b[] = "tb2-b-0000000001";
 
-/* Some of everything: two templates that share chunks, three layers, an image's documents. */
+/* Some of everything: two templates that share chunks, three layers, a step, an image's documents. */
 static void open_full_world(struct world *w, struct digest layers[3])
 {
     struct err e = ERR_INIT;
@@ -22,8 +22,12 @@ static void open_full_world(struct world *w, struct digest layers[3])
     for (uint64_t i = 0; i < 3; i++)
         layers[i] = put_layer(w->store, 1000 + i, 150000);
     struct digest manifest = put_image(w->store, layers, 3);
-    assert_ok(put_template(w->store, alias_a, 100, &manifest, &e));
+    struct digest step = put_step(w->store, "step", 300);
+    assert_ok(put_template_of(w->store, alias_a, 100, &manifest, &step, &e));
     assert_ok(put_template(w->store, alias_b, 102, &manifest, &e));
+    char path[96];
+    put_pushed(w->store, 1, path);
+    put_pushed(w->store, 2, path);
 }
 
 static struct fsck_report check(struct world *w, bool repair)
@@ -90,6 +94,7 @@ static void a_sound_store(void **state)
     assert_int_equal(du.total, size);
     assert_int_equal(sum, size);
     assert_int_equal(du.kinds[DU_LOOSE].count, 0);
+    assert_int_equal(du.kinds[DU_STEPS].count, 3);
     assert_int_equal(du.kinds[DU_MEMORY].count, 2); /* the rest are of a disk, too */
     file_list_fini(&l);
     world_close(&w);
@@ -279,7 +284,7 @@ static void what_breaks(void **state)
         if (rows[i].what == MISSING_CHUNK)
             assert_int_equal(unlinkat(store_dir(w.store), path, 0), 0);
         else
-            flip(&w, path, rows[i].what == LAYER ? 8 * 100 : 8 * 20);
+            flip(&w, path, 8 * (rows[i].what == LAYER ? 100 : rows[i].what == BLOB ? 5 : 20));
 
         struct fsck_report r = check(&w, false);
         const struct fsck_problem *p = find(&r, rows[i].kind);
@@ -374,6 +379,30 @@ static void a_source_mends_chunks(void **state)
     world_close(&remote);
 }
 
+/* A damaged record of a push counts as missing: mending takes it away, and the next push makes it again. */
+static void pushed_layers(void **state)
+{
+    (void)state;
+    struct world w;
+    char whole[96], damaged[96];
+    world_open(&w);
+    put_pushed(w.store, 1, whole);
+    put_pushed(w.store, 3, damaged);
+    flip(&w, damaged, 100);
+    struct fsck_report r = check(&w, false);
+    assert_true(names(&r, damaged) && !names(&r, whole));
+    fsck_report_fini(&r);
+    r = check(&w, true);
+    assert_int_equal(r.left, 0);
+    fsck_report_fini(&r);
+    r = check(&w, false);
+    assert_int_equal(r.count, 0);
+    assert_true(file_exists(store_dir(w.store), whole));
+    assert_false(file_exists(store_dir(w.store), damaged));
+    fsck_report_fini(&r);
+    world_close(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -381,6 +410,7 @@ int main(void)
         cmocka_unit_test(random_bits),
         cmocka_unit_test(every_bit),
         cmocka_unit_test(tag_records),
+        cmocka_unit_test(pushed_layers),
         cmocka_unit_test(what_breaks),
         cmocka_unit_test(what_is_lost_is_made_again),
         cmocka_unit_test(a_source_mends_chunks),

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "bake/census.h"
 #include "base/file.h"
 #include "base/mem.h"
 
@@ -201,6 +202,58 @@ static void a_cap_takes_the_longest_unused(void **state)
     world_close(&w);
 }
 
+static bool step_is_there(struct store *s, const struct digest *key)
+{
+    struct err e = ERR_INIT;
+    struct digest disk;
+    return step_peek(&disk, s, key, &e) == 0 && has_file(s, "disks", &disk);
+}
+
+/* What a template of the catalog was made over stays, unless there is a cap; the rest goes when nobody
+ * has used it for the grace time. */
+static void results_of_steps(void **state)
+{
+    (void)state;
+    struct world w;
+    struct err e = ERR_INIT;
+    world_open(&w);
+    struct digest own = put_step(w.store, "own", 400);
+    struct digest older = put_step(w.store, "older", 500);
+    struct digest loose = put_step(w.store, "loose", 600);
+    assert_ok(put_template_of(w.store, "tb2-a-0000000001", 100, NULL, &own, &e));
+    assert_ok(put_template_of(w.store, "tb2-b-0000000001", 200, NULL, &older, &e));
+    age_all(&w, 10 * DAY);
+    char path[CENSUS_PATH_MAX];
+    struct census_file f = {.digest = older};
+    age(&w, census_path(UPKEEP_STEP, &f, path), DAY);
+    store_close(w.store);
+    assert_ok(store_open(&w.store, w.path, &e));
+
+    struct gc_report r = collect(&w, (struct gc_options){.grace_ms = (int64_t)30 * DAY * 1000});
+    assert_int_equal(r.removed[UPKEEP_STEP].count, 0);
+    r = collect(&w, (struct gc_options){.grace_ms = 1000});
+    assert_int_equal(r.removed[UPKEEP_STEP].count, 1);
+    assert_int_equal(r.removed[UPKEEP_MAP].count, 1);
+    assert_int_equal(r.removed[UPKEEP_CHUNK].count, 3);
+    assert_true(step_is_there(w.store, &own) && step_is_there(w.store, &older));
+    assert_false(step_is_there(w.store, &loose));
+    r = collect(&w, (struct gc_options){.max_size = r.kept_size - 1});
+    assert_int_equal(r.removed[UPKEEP_STEP].count, 1);
+    assert_int_equal(r.removed[UPKEEP_CHUNK].count, 3);
+    assert_true(step_is_there(w.store, &own));
+    assert_ok(read_template(w.store, "tb2-b-0000000001", &e));
+
+    /* The template that was made over it leaves the catalog. */
+    assert_ok(put_template(w.store, "tb2-a-0000000001", 700, NULL, &e));
+    age_all(&w, 10 * DAY);
+    store_close(w.store);
+    assert_ok(store_open(&w.store, w.path, &e));
+    r = collect(&w, (struct gc_options){.grace_ms = 1000});
+    assert_int_equal(r.removed[UPKEEP_STEP].count, 1);
+    assert_int_equal(r.removed[UPKEEP_RECORD].count, 1);
+    world_close(&w);
+}
+
 #define ZEROS "00000000000000000000000000000000000000000000000000000000000000"
 
 /* Writes what a tag stood for; *path is where. */
@@ -250,6 +303,40 @@ static void tags(void **state)
 }
 
 /* Blobs on their way, journals, and what is nobody's. */
+static bool blob_is_there(struct store *s, const struct digest *d)
+{
+    char path[BLOB_PATH_MAX];
+    image_blob_path(path, "blobs", d);
+    return file_exists(store_dir(s), path);
+}
+
+/* A record keeps its blob for as long as it was used itself; without its blob it is still good. */
+static void pushed_layers(void **state)
+{
+    (void)state;
+    struct world w;
+    struct err e = ERR_INIT;
+    char used[96], unused[96], alone[96], blob[BLOB_PATH_MAX];
+    world_open(&w);
+    struct digest kept = put_pushed(w.store, 1, used);
+    struct digest gone = put_pushed(w.store, 2, unused);
+    struct digest lost = put_pushed(w.store, 3, alone);
+    age_all(&w, 10 * DAY);
+    age(&w, used, -10 * DAY); /* used just now */
+    age(&w, alone, -10 * DAY);
+    image_blob_path(blob, "blobs", &lost);
+    assert_int_equal(unlinkat(store_dir(w.store), blob, 0), 0);
+    store_close(w.store);
+    assert_ok(store_open(&w.store, w.path, &e));
+    struct gc_report r = collect(&w, (struct gc_options){.grace_ms = (int64_t)DAY * 1000});
+    assert_int_equal(r.removed[UPKEEP_PUSHED].count, 1);
+    assert_int_equal(r.removed[UPKEEP_BLOB].count, 1);
+    assert_true(blob_is_there(w.store, &kept) && !blob_is_there(w.store, &gone));
+    assert_true(file_exists(store_dir(w.store), used) && file_exists(store_dir(w.store), alone));
+    assert_false(file_exists(store_dir(w.store), unused));
+    world_close(&w);
+}
+
 static void leftovers(void **state)
 {
     (void)state;
@@ -389,6 +476,8 @@ int main(void)
         cmocka_unit_test(what_is_in_use_is_kept),
         cmocka_unit_test(nothing_goes_when_the_catalog_is_damaged),
         cmocka_unit_test(a_cap_takes_the_longest_unused),
+        cmocka_unit_test(results_of_steps),
+        cmocka_unit_test(pushed_layers),
         cmocka_unit_test(leftovers),
         cmocka_unit_test(tags),
         cmocka_unit_test(under_load),

@@ -87,8 +87,28 @@ struct digest put_chunk(struct store *s, uint64_t seed)
     return d;
 }
 
+struct digest put_step(struct store *s, const char *name, uint64_t seed)
+{
+    struct err e = ERR_INIT;
+    const uint64_t seeds[] = {seed, seed + 1, seed + 2};
+    struct digest key;
+    struct digest map;
+    AUTO_BLOCK_MAP struct block_map *m = NULL;
+    digest_bytes(&key, name, strlen(name));
+    assert_ok(put_map(s, &map, seeds, ARRAY_LEN(seeds), &e));
+    assert_ok(store_get_map(s, &map, &m, &e));
+    assert_ok(step_put(s, &key, m, &e));
+    return key;
+}
+
 int put_template(struct store *s, const char *alias, uint64_t seed, const struct digest *manifest,
                  struct err *e)
+{
+    return put_template_of(s, alias, seed, manifest, NULL, e);
+}
+
+int put_template_of(struct store *s, const char *alias, uint64_t seed,
+                    const struct digest *manifest, const struct digest *step, struct err *e)
 {
     static const char *const texts[] = {"vmm", "accel", "kernel", "user", "workdir", "image"};
     static const char *const names[] = {"base_disk", "disk", "memory", "state"};
@@ -118,6 +138,10 @@ int put_template(struct store *s, const char *alias, uint64_t seed, const struct
     json_set(j, "storage_mb", json_new_integer(64));
     json_set(j, "cpus", json_new_integer(2));
     json_set(j, "env", json_new_array());
+    struct json *steps = json_new_array();
+    if (step)
+        json_append(steps, json_digest(step));
+    json_set(j, "steps", steps);
     int rc = template_put(s, &key, j, &record, e);
     return rc < 0 ? rc : catalog_put(s, alias, alias, &key, &record, e);
 }
@@ -198,6 +222,30 @@ struct digest put_image(struct store *s, const struct digest *layers, size_t cou
     json_set(descriptor, "digest", json_digest(&d));
     json_set(manifest, "config", descriptor);
     return put_blob(s, manifest);
+}
+
+struct digest put_pushed(struct store *s, uint64_t seed, char path[96])
+{
+    struct err e = ERR_INIT;
+    char hex[DIGEST_TEXT_MAX];
+    struct digest key, diff_id;
+    AUTO_FREE char *text = NULL;
+    struct json *blob = json_new_object();
+    json_set(blob, "seed", json_new_integer((int64_t)seed));
+    struct digest d = put_blob(s, blob);
+    digest_bytes(&key, &seed, sizeof(seed));
+    digest_bytes(&diff_id, &key, sizeof(key));
+    AUTO_JSON struct json *record = json_new_object();
+    json_set(record, "blob", json_digest(&d));
+    json_set(record, "size", json_new_integer(20));
+    if (seed % 2) /* a plain image's */
+        json_set(record, "diff_id", json_digest(&diff_id));
+    assert_ok(catalog_seal(record, &e));
+    assert_ok(json_print(record, 0, &text, &e));
+    assert_ok(file_make_dirs(store_dir(s), "pushed", &e));
+    snprintf(path, 96, "pushed/%s.json", digest_hex(&key, hex));
+    assert_ok(file_put(store_tmp_dir(s), store_dir(s), path, text, strlen(text), &e));
+    return d;
 }
 
 /* ---- Files ---- */

@@ -41,10 +41,19 @@ struct digest put_chunk(struct store *s, uint64_t seed);
 int put_template(struct store *s, const char *alias, uint64_t seed, const struct digest *manifest,
                  struct err *e);
 
+/* The same, made over the result of a step. */
+int put_template_of(struct store *s, const char *alias, uint64_t seed,
+                    const struct digest *manifest, const struct digest *step, struct err *e);
+/* A step's result: a disk of three chunks, seeds `seed` to `seed` + 2; its key. */
+struct digest put_step(struct store *s, const char *name, uint64_t seed);
+
 /* A layer with one file of `size` bytes; its diff_id. */
 struct digest put_layer(struct store *s, uint64_t seed, size_t size);
 /* Manifest and config of an image with these layers, as blobs; the digest of the manifest. */
 struct digest put_image(struct store *s, const struct digest *layers, size_t count);
+
+/* What a push made and noted: a blob, whose digest it returns, and the record at `path`. */
+struct digest put_pushed(struct store *s, uint64_t seed, char path[96]);
 
 /* Sets the time of last use of everything in the store back. */
 void age_all(struct world *w, int64_t seconds);

@@ -310,7 +310,7 @@ static void seal_has_the_changes_alone(void **state)
 
     AUTO_BLOCK_MAP struct block_map *upper = NULL;
     AUTO_BLOCK_MAP struct block_map *zeros = NULL;
-    assert_ok(bdev_cow_seal(d, f->store, &upper, &zeros, &e));
+    assert_ok(bdev_cow_seal(d, NULL, f->store, &upper, &zeros, &e));
     static const struct {
         uint64_t block, count;
     } changed[] = {{10, 1}, {WINDOW - 2, 2}, {WINDOW, 2}}, cleared[] = {{8, 1}, {20, 3}};
@@ -328,8 +328,9 @@ static void seal_has_the_changes_alone(void **state)
     }
 
     memdev_fail(lower, EIO);
+    write_byte(d, 12 * BLOCK_SIZE, BLOCK_SIZE, 3);
     struct block_map *none;
-    assert_class(bdev_cow_seal(d, f->store, &none, &none, &e), ERR_SYS);
+    assert_class(bdev_cow_seal(d, NULL, f->store, &none, &none, &e), ERR_SYS);
 }
 
 static void encode(const struct block_map *m, struct buf *out)
@@ -358,7 +359,7 @@ static void seal_depends_on_contents_alone(void **state)
             write_byte(d, (uint64_t)block * BLOCK_SIZE, BLOCK_SIZE, 0xaa);
         AUTO_BLOCK_MAP struct block_map *upper = NULL;
         AUTO_BLOCK_MAP struct block_map *zeros = NULL;
-        assert_ok(bdev_cow_seal(d, f->store, &upper, &zeros, &e));
+        assert_ok(bdev_cow_seal(d, NULL, f->store, &upper, &zeros, &e));
         encode(upper, &encoded[way]);
         assert_int_not_equal(block_map_count(zeros), 0);
     }
@@ -403,7 +404,7 @@ static void behaves_as_memory(void **state)
         }
 
         struct block_map *upper, *zeros, *sealed;
-        assert_ok(bdev_cow_seal(cow, f->store, &upper, &zeros, &e));
+        assert_ok(bdev_cow_seal(cow, NULL, f->store, &upper, &zeros, &e));
         assert_true(disk_model_equal(&port, model, DISK)); /* sealing changes nothing */
         bdev_close(cow);
         assert_ok(bdev_cow_forget(dir, "upper", &e));
@@ -513,11 +514,80 @@ static void memory_short(void **state)
         if (rc == 0)
             rc = bdev_write(d, "1", 1, 0);
         if (rc == 0)
-            rc = bdev_cow_seal(d, f->store, &upper, &zeros, &e);
+            rc = bdev_cow_seal(d, NULL, f->store, &upper, &zeros, &e);
         mem_fail_nth(0);
         if (rc < 0)
             assert_int_equal(e.class, ERR_NOMEM);
     }
+}
+
+/* Seals one after another, each over the one before: the last map is the disk, and each holds what was
+ * changed since the one before and nothing else. */
+static void seals_follow_one_another(void **state)
+{
+    enum { ROUNDS = 6, STEPS = 120, DISK = 4 << 20 };
+    struct fixture *f = *state;
+    struct err e = ERR_INIT;
+    uint64_t seed = disk_model_seed(20251130);
+    AUTO_FREE uint8_t *model = mem_zalloc(DISK);
+    AUTO_CHUNK_CACHE struct chunk_cache *c = NULL;
+    assert_non_null(model);
+    assert_ok(chunk_cache_new(&c, f->store, 1 << 20, &e));
+    AUTO_BDEV struct bdev *cow = NULL;
+    assert_ok(bdev_open_cow(&cow, memdev_new(DISK, false), store_tmp_dir(f->store), 0, &e));
+    const struct disk_port port = bdev_port(cow);
+    AUTO_BLOCK_MAP struct block_map *disk = NULL;
+    assert_ok(block_map_new(&disk, DISK, &e));
+    assert_ok(block_map_finish(disk, &e));
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        assert_true(
+            disk_model_exercise(&port, 1, model, DISK, disk_model_steps(STEPS), seed + round));
+        AUTO_BDEV struct bdev *last = NULL;
+        AUTO_BLOCK_MAP struct block_map *upper = NULL;
+        AUTO_BLOCK_MAP struct block_map *zeros = NULL;
+        struct block_map *sealed = NULL;
+        assert_ok(bdev_open_map(&last, disk, c, &e));
+        assert_ok(bdev_cow_seal(cow, last, f->store, &upper, &zeros, &e));
+        assert_ok(block_map_overlay(&sealed, disk, upper, zeros, &e));
+        bdev_close(MOVE(last));
+        block_map_free(disk);
+        disk = sealed;
+        AUTO_BDEV struct bdev *reopened = NULL;
+        assert_ok(bdev_open_map(&reopened, disk, c, &e));
+        const struct disk_port again = bdev_port(reopened);
+        assert_true(disk_model_equal(&again, model, DISK));
+    }
+}
+
+static void seal_looks_at_what_was_touched(void **state)
+{
+    struct fixture *f = *state;
+    struct err e = ERR_INIT;
+    struct bdev *lower;
+    AUTO_BDEV struct bdev *d = open_cow(f, &lower, 0);
+    AUTO_BDEV struct bdev *last = memdev_new(SIZE, true);
+    memcpy(memdev_bytes(last), memdev_bytes(lower), SIZE);
+    for (unsigned round = 0; round < 3; round++) {
+        AUTO_BLOCK_MAP struct block_map *upper = NULL;
+        AUTO_BLOCK_MAP struct block_map *zeros = NULL;
+        unsigned block = 63 + round; /* on both sides of a word */
+        write_byte(d, block * BLOCK_SIZE, BLOCK_SIZE, (uint8_t)(round + 1));
+        assert_int_equal(bdev_discard(d, BLOCK_SIZE, (100 + round) * BLOCK_SIZE), 0);
+        assert_ok(bdev_cow_seal(d, last, f->store, &upper, &zeros, &e));
+        assert_int_equal(block_map_count(upper), 1);
+        assert_int_equal(block_map_extent(upper, 0)->off, block * BLOCK_SIZE);
+        assert_int_equal(block_map_extent(upper, 0)->size, BLOCK_SIZE);
+        assert_int_equal(block_map_count(zeros), 1);
+        assert_int_equal(block_map_extent(zeros, 0)->off, (100 + round) * BLOCK_SIZE);
+        memset(memdev_bytes(last) + block * BLOCK_SIZE, (int)round + 1, BLOCK_SIZE);
+        memset(memdev_bytes(last) + (100 + round) * BLOCK_SIZE, 0, BLOCK_SIZE);
+    }
+    /* Back to what lower holds is a change against the last seal. */
+    AUTO_BLOCK_MAP struct block_map *upper = NULL;
+    AUTO_BLOCK_MAP struct block_map *zeros = NULL;
+    write_byte(d, 64 * BLOCK_SIZE, BLOCK_SIZE, 0xaa);
+    assert_ok(bdev_cow_seal(d, last, f->store, &upper, &zeros, &e));
+    assert_int_equal(block_map_count(upper), 1);
 }
 
 #define WITH_STORE(test) cmocka_unit_test_setup_teardown(test, fixture_setup, fixture_teardown)
@@ -536,6 +606,8 @@ int main(void)
         WITH_STORE(odd_size_is_refused),
         WITH_STORE(seal_has_the_changes_alone),
         WITH_STORE(seal_depends_on_contents_alone),
+        WITH_STORE(seals_follow_one_another),
+        WITH_STORE(seal_looks_at_what_was_touched),
         WITH_STORE(behaves_as_memory),
         WITH_STORE(kept_uppers_are_taken_up_again),
         WITH_STORE(kept_uppers_survive_a_kill),

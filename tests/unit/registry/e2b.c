@@ -84,6 +84,7 @@ static int register_at(const struct e2b_options *options, const struct e2b_templ
 struct row {
     const char *name;
     const char *setup;
+    const char *revision; /* NULL: not known */
     bool force;
     enum err_class class; /* ERR_NONE: success */
     const char *before;   /* what stands in front of the URL; NULL: nothing */
@@ -108,6 +109,13 @@ struct row {
 #define DEL2 "DELETE /templates/" A2 "\n"
 #define NEXT "GET /templates/aliases/" ALIAS "-next\n"
 #define SHOW1 "GET /templates/" A1 "\n"
+#define SHOW2 "GET /templates/" A2 "\n"
+#define REVISION "0123456789abcdef"
+#define NEXT_ALIAS ALIAS "-next-01234567"
+#define NEXT_OURS "GET /templates/aliases/" NEXT_ALIAS "\n"
+#define PAIR(age, next_age, next_status)                                                           \
+    "{\"templates\": [{\"alias\": \"" ALIAS "\", \"status\": \"ready\", \"age_s\": " #age "}, "    \
+    "{\"alias\": \"" NEXT_ALIAS "\", \"status\": \"" next_status "\", \"age_s\": " #next_age "}]}"
 #define DEL1 "DELETE /templates/" A1 "\n"
 #define HAS(status) "{\"templates\": [{\"alias\": \"" ALIAS "\", \"status\": \"" status "\"}]}"
 
@@ -153,6 +161,34 @@ static const struct row rows[] = {
          DEL1 CREATE BUILD(A4) "DELETE /templates/" A3 "\n",
      .built = true,
      .left = OURS},
+    {.name = "killed when the old one was gone",
+     .setup =
+         "{\"templates\": [{\"alias\": \"" NEXT_ALIAS "\", \"status\": \"ready\", \"age_s\": 90}]}",
+     .revision = REVISION,
+     .calls = LOOK NEXT_OURS SHOW1 CREATE BUILD(A2) DEL1,
+     .built = true,
+     .left = OURS,
+     .said = "finishing what a killed run began\nready\nremoving what a killed run left over\n"},
+    {.name = "killed when the new one was in its place",
+     .setup = PAIR(60, 90, "ready"),
+     .revision = REVISION,
+     .calls = LOOK SHOW1 NEXT_OURS SHOW2 DEL2,
+     .left = OURS},
+    {.name = "killed long ago, before the old one was gone",
+     .setup = PAIR(90000, 80000, "ready"),
+     .revision = REVISION,
+     .calls = LOOK SHOW1 NEXT_OURS SHOW2 DEL2,
+     .left = OURS},
+    {.name = "a replacement that failed",
+     .setup = PAIR(900, 60, "error"),
+     .revision = REVISION,
+     .calls = LOOK SHOW1 NEXT_OURS SHOW2 DEL2,
+     .left = OURS},
+    {.name = "another baker is about to replace it",
+     .setup = PAIR(900, 60, "ready"),
+     .revision = REVISION,
+     .calls = LOOK SHOW1 NEXT_OURS SHOW2,
+     .left = "[\"" ALIAS "\",\"" NEXT_ALIAS "\"]"},
     {.name = "a failed build before",
      .setup = HAS("error"),
      .calls = LOOK SHOW1 DEL1 CREATE BUILD(A2),
@@ -340,6 +376,7 @@ static void check_row(const struct row *row)
     print_message("%s\n", row->name);
     setup(row->setup);
     t.force = row->force;
+    t.revision = row->revision;
     int rc = register_at(&options, &t, &said, &result, &e);
     AUTO_JSON struct json *report = template_server_report();
     AUTO_FREE char *aliases = NULL;
