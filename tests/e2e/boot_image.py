@@ -145,7 +145,7 @@ def damage(bakery, task):
 
     for spoil in (flip, lose, cut, confuse):
         run = again(bakery, task, spoil)
-        check(("boot image again" in run.err) != (AGAIN in run.err), "%s: %s" % (spoil.__name__, run.err))
+        check("boot image again" in run.err or AGAIN in run.err, "%s: %s" % (spoil.__name__, run.err))
 
 
 def main():
