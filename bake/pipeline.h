@@ -147,6 +147,8 @@ struct guest_options {
     bool scrub;          /* a boot: the guest's kernel clears memory as it is freed */
     bool snapshot_again; /* of a restore: guest_snapshot can be made of it */
     const char *console; /* file of the store that gets the console log at the end; NULL: none */
+    const struct secret_set
+        *secrets; /* masked in that file; borrowed for the guest's life; NULL: none */
     /* Chunks that will be read, borrowed for the call: fetched ahead where the store has a source, and
      * unpacked ahead where they are here. */
     const struct digest *ahead;
@@ -155,7 +157,8 @@ struct guest_options {
 
 struct guest {
     const struct machine_room *room;
-    char *console;               /* see guest_options */
+    char *console; /* see guest_options */
+    const struct secret_set *secrets;
     char *dir;                   /* sockets, console log, memory; removed with the guest */
     char *memory_path;           /* a file of its own, of a boot or a copied memory */
     struct memory_image *memory; /* of a restore; NULL: booted */
