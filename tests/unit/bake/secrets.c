@@ -60,7 +60,10 @@ static void errors(void **state)
         const char *part;
     } rows[] = {
         {{"A"}, "NAME=env:VARIABLE or NAME=file:PATH is expected"},
-        {{"A=s3cr3t-value"}, "NAME=env:VARIABLE"},
+        {{"A=s3cr3t-value"}, "--secret A...: NAME=env:VARIABLE"},
+        {{"s3cr3t-value"}, "--secret ...: NAME=env:VARIABLE"},
+        {{"s3cr3tAAAA="}, "--secret ...: NAME=env:VARIABLE"},
+        {{"s3cr3tAAA=="}, "--secret ...: NAME=env:VARIABLE"},
         {{"A=env:"}, "NAME=env:VARIABLE"},
         {{"a/b=env:TB2_TEST_A"}, "NAME=env:VARIABLE"},
         {{"A=env:TB2_TEST_NONE"}, "secret A: the environment has no variable TB2_TEST_NONE"},
