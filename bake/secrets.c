@@ -45,9 +45,12 @@ const struct secret *secrets_find(const struct secret_set *s, const char *name)
 
 static int bad_spec(const char *spec, struct err *e)
 {
-    /* What is behind the '=' may be a value that was typed in by mistake. */
+    /* What is behind the '=' may be a value that was typed in by mistake; so may all of it be where
+     * nothing is behind it, as in base64. */
+    size_t len = strcspn(spec, "=");
+    bool named = spec[len + strspn(spec + len, "=")] != 0;
     err_set(e, ERR_INPUT, "--secret %.*s...: NAME=env:VARIABLE or NAME=file:PATH is expected",
-            (int)strcspn(spec, "="), spec);
+            named ? (int)len : 0, spec);
     return err_hint(e, "a value itself does not belong on a command line, which others can see");
 }
 
