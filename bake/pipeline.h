@@ -128,6 +128,10 @@ void machine_room_close(struct machine_room *r); /* a zeroed one is fine */
  * Before anything is loaded. */
 int machine_room_fits(const struct machine_room *r, const struct template *t,
                       struct err *e) MUST_USE;
+struct guest_options;
+/* Adds to a key what guests with these options are made with: kernel, VMM, accelerator, size, network. */
+void machine_room_note(struct json *key, const struct machine_room *r,
+                       const struct guest_options *o);
 /* Processors of this machine, at least 1: how many threads work on one layer or one file. */
 size_t machine_cores(void);
 

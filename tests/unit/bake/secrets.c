@@ -60,10 +60,11 @@ static void errors(void **state)
         const char *part;
     } rows[] = {
         {{"A"}, "NAME=env:VARIABLE or NAME=file:PATH is expected"},
-        {{"A=s3cr3t-value"}, "NAME=env:VARIABLE"},
-        {{"A=env:"}, "--secret A...: NAME=env:VARIABLE"},
+        {{"A=s3cr3t-value"}, "--secret A...: NAME=env:VARIABLE"},
         {{"s3cr3t-value"}, "--secret ...: NAME=env:VARIABLE"},
-        {{"s3cr3tvalue=="}, "--secret ...: NAME=env:VARIABLE"},
+        {{"s3cr3tAAAA="}, "--secret ...: NAME=env:VARIABLE"},
+        {{"s3cr3tAAA=="}, "--secret ...: NAME=env:VARIABLE"},
+        {{"A=env:"}, "NAME=env:VARIABLE"},
         {{"a/b=env:TB2_TEST_A"}, "NAME=env:VARIABLE"},
         {{"A=env:TB2_TEST_NONE"}, "secret A: the environment has no variable TB2_TEST_NONE"},
         {{"A=env:TB2_TEST_SHORT"}, "secret A: its value has 6 bytes, and must have 8 to 65536"},
