@@ -46,6 +46,13 @@ int step_key_begin(struct digest *key, const struct machine_room *r, const struc
     json_set(j, "format", json_new_integer(STEP_FORMAT));
     json_set(j, "base_disk", json_digest(base_disk));
     machine_room_note(j, r, o);
+    json_set(j, "tap", json_new_bool(o->tap));
+    if (r->accel ==
+        VM_ACCEL_KVM) { /* steps see it; not its clock rate, which each start of the host measures anew */
+        json_set(j, "cpu", json_new_string(r->host.cpu));
+        if (r->cpu_template)
+            json_set(j, "cpu_template", json_new_string(r->cpu_template));
+    }
     return digest_json(key, j, e);
 }
 

@@ -45,7 +45,7 @@ class Bench:
         self.recipe = RECIPE % options.start_seconds
 
     def bake(self):
-        return self.bakery.bake("--jobs", "1", "--force", recipe=self.recipe, tasks=[TASK]).expect()
+        return self.bakery.bake("--jobs", "1", "--force", "--no-boot-image", recipe=self.recipe, tasks=[TASK]).expect()
 
     def cold_ms(self):
         """Start of the machine to the agent's hello, and start command to ready."""
