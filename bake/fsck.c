@@ -357,6 +357,27 @@ static int check_step(struct fsck *k, struct census_file *f, struct err *e)
     return check_name(k, UPKEEP_STEP, f, e);
 }
 
+/* Its maps and chunks matter to a person, who alone can say whether it may go. */
+static int check_kept(struct fsck *k, struct census_file *f, struct err *e)
+{
+    AUTO_TEMPLATE struct template *t = NULL;
+    struct digest maps[TEMPLATE_MAPS];
+    size_t owner = k->owner_count;
+    int rc = add_owner(
+        k, mem_printf(FSCK_KEPT "%.*s", (int)(strlen(f->name) - strlen(".json")), f->name), NULL, e);
+    if (rc < 0)
+        return rc;
+    rc = kept_peek_file(&t, k->store, f->name, e);
+    if (rc < 0) {
+        rc = note(k, UPKEEP_KEPT, f, e);
+        return rc == 0 && f->flags ? fsck_affects(k, f->flags, owner, e) : rc;
+    }
+    template_maps(t, maps);
+    for (size_t n = 0; rc == 0 && n < TEMPLATE_MAPS; n++)
+        rc = add_use(k, &maps[n], owner, e);
+    return rc;
+}
+
 static int check_boot(struct fsck *k, struct census_file *f, struct err *e)
 {
     struct boot_image b;
@@ -475,6 +496,8 @@ static int check(struct fsck *k, struct err *e)
         rc = each(k, UPKEEP_STEP, check_step, e);
     if (rc == 0)
         rc = each(k, UPKEEP_BOOT, check_boot, e);
+    if (rc == 0)
+        rc = each(k, UPKEEP_KEPT, check_kept, e);
     if (rc == 0)
         rc = each(k, UPKEEP_TAG, check_tag, e);
     if (rc == 0)

@@ -5,9 +5,11 @@
 
 #include "bake/census.h"
 
+#define FSCK_KEPT "kept copy " /* and its name: such an owner */
+
 /* A template's record, or a layer: what people know a map by. */
 struct fsck_owner {
-    char *name;           /* alias, or "record HEX", or "layer DIGEST" */
+    char *name;           /* alias, or "record HEX", or "layer DIGEST", ... */
     struct digest record; /* of a template */
     bool is_template;
     bool damaged; /* a problem affects it */

@@ -262,11 +262,21 @@ static bool is_whole(struct fsck *k, size_t i)
            store_peek_map(k->store, &k->names[i], &m, &ignored) == 0;
 }
 
-/* The names of other owners have a blank. */
+/* The names of other owners than templates have a blank. */
 static bool affects_catalog(const struct fsck_problem *p)
 {
     for (size_t i = 0; i < p->affected_count; i++) {
         if (!strchr(p->affected[i], ' '))
+            return true;
+    }
+    return false;
+}
+
+/* Nothing makes a kept copy again. */
+static bool affects_kept(const struct fsck_problem *p)
+{
+    for (size_t i = 0; i < p->affected_count; i++) {
+        if (strncmp(p->affected[i], FSCK_KEPT, strlen(FSCK_KEPT)) == 0)
             return true;
     }
     return false;
@@ -279,6 +289,9 @@ static void conclude(struct fsck *k, size_t i)
         return;
     if (is_whole(k, i)) {
         mended(p, "made again from its image");
+    } else if (affects_kept(p) && !affects_catalog(p)) {
+        p->state = FSCK_LOST;
+        p->advice = "'tb2-bake kept rm' removes a copy that is not whole";
     } else if (p->kind == UPKEEP_BLOB || p->kind == UPKEEP_LAYER || !affects_catalog(p)) {
         p->advice = "the next bake that needs it makes it again";
     } else {
@@ -340,7 +353,8 @@ int fsck_repair(struct fsck *k, struct err *e)
     for (size_t i = 0; rc == 0 && i < k->report->count; i++) {
         enum upkeep_kind kind = problem(k, i)->kind;
         files |= kind == UPKEEP_CHUNK || kind == UPKEEP_MAP || kind == UPKEEP_LAYER;
-        rc = remove_object(k, i, e);
+        if (kind != UPKEEP_KEPT) /* a person's: told, not taken */
+            rc = remove_object(k, i, e);
     }
     if (rc == 0)
         rc = get_again(k, e);

@@ -35,15 +35,53 @@ static char *kept_path(const char *name, struct err *e)
     return path;
 }
 
+/* The document without its seal, which json_each gives member by member. */
+static int copy_member(void *ctx, const char *key, struct json *value, struct err *e)
+{
+    (void)e;
+    if (strcmp(key, "check") != 0)
+        json_set(ctx, key, json_clone(value));
+    return 0;
+}
+
+static int seal(struct json **out, const struct json *document, struct err *e)
+{
+    AUTO_JSON struct json *j = json_new_object();
+    int rc = json_each(document, copy_member, j, e);
+    if (rc == 0)
+        rc = catalog_seal(j, e);
+    if (rc == 0)
+        *out = MOVE(j);
+    return rc;
+}
+
+/* The bytes must be the one encoding of the sealed document; an older one has no seal. */
+static int check_seal(const struct json *document, const struct buf *bytes, struct err *e)
+{
+    AUTO_JSON struct json *sealed = NULL;
+    AUTO_FREE char *whole = NULL;
+    if (!json_member(document, "check"))
+        return 0;
+    int rc = seal(&sealed, document, e);
+    if (rc == 0)
+        rc = json_print(sealed, 0, &whole, e);
+    if (rc == 0 && (bytes->len != strlen(whole) || memcmp(bytes->data, whole, bytes->len) != 0))
+        rc = err_set(e, ERR_CORRUPT, "it is not what was written");
+    return rc;
+}
+
 int kept_put(struct store *s, const char *name, const struct json *document, struct err *e)
 {
     AUTO_FREE char *path = kept_path(name, e);
     AUTO_FREE char *text = NULL;
+    AUTO_JSON struct json *sealed = NULL;
     if (!path)
         return -(int)e->class;
     int rc = file_make_dirs(store_dir(s), directory, e);
     if (rc == 0)
-        rc = json_print(document, 0, &text, e);
+        rc = seal(&sealed, document, e);
+    if (rc == 0)
+        rc = json_print(sealed, 0, &text, e);
     AUTO_FILE_TMP struct file_tmp tmp = {.fd = -1};
     if (rc == 0)
         rc = file_tmp_open(&tmp, store_tmp_dir(s), e);
@@ -94,9 +132,12 @@ static int read_document(struct template **out, struct store *s, const char *pat
     int rc = file_read(store_dir(s), path, &bytes, e);
     if (rc == 0)
         rc = json_parse(&j, bytes.data, bytes.len, path, e);
-    if (rc == 0 && (rc = template_from_document(out, j, e)) < 0)
-        err_in(e, "%s", path);
-    return rc;
+    if (rc < 0)
+        return rc;
+    rc = check_seal(j, &bytes, e);
+    if (rc == 0)
+        rc = template_from_document(out, j, e);
+    return rc < 0 ? err_in(e, "%s", path) : 0;
 }
 
 int kept_open(struct template **out, int *lock, struct store *s, const char *name, struct err *e)

@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "bake/internal.h"
+#include "bake/pipeline.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -24,7 +25,8 @@
 #define BUSYBOX "/bin/busybox"
 #define QEMU_NBD "/usr/bin/qemu-nbd"
 
-enum { BOOT_MS = 180000, MEMORY_MB = 256 };
+enum { BOOT_MS = 180000, MEMORY_MB = 256, TICK_MS = 10 /* guest_program.c */ };
+#define DAY_NS (INT64_C(24) * 60 * 60 * 1000000000)
 
 struct machine {
     char dir[64];
@@ -85,6 +87,8 @@ static void make_disk(struct machine *m)
     check(file_make_dirs(AT_FDCWD, path, &e), &e);
     snprintf(path, sizeof(path), "%s/bin/busybox", root);
     run_tool((const char *const[]){"cp", BUSYBOX, path, NULL});
+    snprintf(path, sizeof(path), "%s/bin/guest", root);
+    run_tool((const char *const[]){"cp", TB2_GUEST_PROGRAM, path, NULL});
     snprintf(path, sizeof(path), "%s/etc/passwd", root);
     run_tool((const char *const[]){"sh", "-c", "echo app:x:7:8::/home/app: >$0", path, NULL});
     snprintf(path, sizeof(path), "%s/run/sshd", root);
@@ -314,7 +318,123 @@ static void test_apart(void **state)
            "/dev/shm:\n\n/mnt:\ntb2\n/kept\n");
 }
 
-/* Snapshot with a program running and the disk frozen; then two new lives. */
+/* The whole machine's clock as this process sees it. */
+static int64_t later_ns;
+
+int64_t __real_clock_wall_ns(void); /* the linker's --wrap */
+int64_t __wrap_clock_wall_ns(void);
+
+int64_t __wrap_clock_wall_ns(void)
+{
+    return __real_clock_wall_ns() + later_ns;
+}
+
+/* How often the guest's periodic timer has fired, and how often between two looks at it. */
+struct ticks {
+    long long all;
+    long long most;
+};
+
+static struct ticks read_ticks(struct machine *m)
+{
+    struct err e = ERR_INIT;
+    struct ticks t = {.all = -1};
+    AUTO_BUF struct buf text;
+    buf_init(&text, 4096);
+    check(agent_get(m->agent, "/dev/tb2/ticks", &text, &e), &e);
+    char *end = NULL;
+    t.all = strtoll(buf_text(&text), &end, 10);
+    t.most = strtoll(end, NULL, 10);
+    return t;
+}
+
+static void start_ticker(struct machine *m)
+{
+    struct err e = ERR_INIT;
+    const char *argv[] = {"/bin/guest", "ticks", "/dev/tb2/ticks", NULL};
+    struct agent_exec exec = {.argv = argv, .detach = true};
+    struct agent_result r;
+    check(agent_run(m->agent, &exec, NULL, NULL, &r, &e), &e);
+    expect(m, "until busybox test -s /dev/tb2/ticks; do busybox usleep 10000; done", "");
+}
+
+/* A restore sets the clock, while everything else is still refused. */
+static void expect_clock(struct machine *m)
+{
+    struct err e = ERR_INIT;
+    struct guest guest = {.agent = m->agent};
+    int64_t stale_ns;
+    int64_t now_ns;
+    check(agent_clock(m->agent, &stale_ns, &e), &e);
+    int64_t behind_ns = clock_wall_ns() - stale_ns;
+    assert_true(behind_ns > later_ns - 1000000000);
+    check(guest_set_clock(&guest, &e), &e);
+    assert_true(guest.clock_error_ns <= 1000000000);
+    int64_t before_ns = clock_wall_ns();
+    check(agent_clock(m->agent, &now_ns, &e), &e);
+    assert_true(now_ns > before_ns - 1000000000 && now_ns < clock_wall_ns() + 1000000000);
+}
+
+/* The days that passed outside did not pass for timers: what fired is what this life had time for. */
+static void expect_no_burst(struct machine *m, const struct ticks *then, int64_t since_ms)
+{
+    expect(m, "busybox usleep 300000", "");
+    struct ticks now = read_ticks(m);
+    long long possible = (clock_ms() - since_ms) / TICK_MS + 100;
+    print_message("ticks: %lld, of %lld possible ones\n", now.all - then->all, possible);
+    assert_true(now.all > then->all);
+    assert_true(now.all - then->all <= possible && now.most <= possible);
+}
+
+/* What is at work when the machine is stopped. */
+struct stopping {
+    struct machine *machine;
+    bool stopped;
+};
+
+/* Called with the first output of a program that never ends: freezes the disk and stops the machine in
+ * the midst of it. */
+static int stop_in_mid_stream(void *ctx, int stream, const void *data, size_t len, struct err *e)
+{
+    struct stopping *s = ctx;
+    struct agent *a = s->machine->agent;
+    struct agent_frame reply = {.type = 0};
+    bool got = true;
+    (void)stream;
+    (void)data;
+    (void)len;
+    uint32_t freeze = agent_link_stream(a);
+    check(agent_link_send(a, AGENT_FREEZE, freeze, NULL, 0, e), e);
+    while (got && reply.stream != freeze)
+        check(agent_link_receive(a, clock_ms() + BOOT_MS, &reply, &got, e), e);
+    assert_int_equal(reply.type, AGENT_OK);
+    /* the worst that a connection can leave: it ends unseen by the guest, in the middle of a
+     * frame */
+    uint8_t header[AGENT_HEADER_LEN];
+    AUTO_FREE uint8_t *payload = mem_zalloc(AGENT_PAYLOAD_MAX);
+    agent_put_header(header, AGENT_EXEC, 99, payload, AGENT_PAYLOAD_MAX);
+    assert_int_equal(write(a->fd, header, sizeof(header)), sizeof(header));
+    check(vm_snapshot(s->machine->vm, s->machine->state, e), e);
+    s->stopped = true;
+    return err_set(e, ERR_INPUT, "enough");
+}
+
+static void stop(struct machine *m)
+{
+    struct err e = ERR_INIT;
+    struct stopping s = {.machine = m};
+    const char *argv[] = {BUSYBOX, "yes", "streaming", NULL};
+    struct agent_exec exec = {.argv = argv};
+    struct agent_result r;
+    check(agent_sync(m->agent, true, &e), &e);
+    assert_int_equal(agent_run(m->agent, &exec, stop_in_mid_stream, &s, &r, &e), -ERR_INPUT);
+    assert_true(s.stopped);
+    agent_free(MOVE(m->agent));
+    vm_free(MOVE(m->vm));
+}
+
+/* Snapshot with programs running, one of which prints, and the disk frozen; then two new lives, a month
+ * later each. */
 static void test_snapshot(void **state)
 {
     struct machine *m = *state;
@@ -331,31 +451,24 @@ static void test_snapshot(void **state)
         check(agent_probe_port(m->agent, 8080, 1000, &open, &e), &e);
     assert_true(open);
     expect(m, "echo written >/written", "");
-    check(agent_sync(m->agent, true, &e), &e);
-    check(agent_freeze(m->agent, &e), &e);
+    start_ticker(m);
     struct agent_result r;
     exec.detach = false;
-    assert_int_equal(agent_run(m->agent, &exec, NULL, NULL, &r, &e), -ERR_BUSY);
-    /* the worst that a connection can leave: it ends unseen by the guest, in the middle of a
-     * frame */
-    uint8_t header[AGENT_HEADER_LEN];
-    AUTO_FREE uint8_t *payload = mem_zalloc(AGENT_PAYLOAD_MAX);
-    agent_put_header(header, AGENT_EXEC, 99, payload, AGENT_PAYLOAD_MAX);
-    assert_int_equal(write(m->agent->fd, header, sizeof(header)), sizeof(header));
-    check(vm_snapshot(m->vm, m->state, &e), &e);
-    agent_free(MOVE(m->agent));
-    vm_free(MOVE(m->vm));
+    const struct ticks then = read_ticks(m);
+    int64_t then_ms = clock_ms();
+    stop(m);
+    int64_t lived_ms = clock_ms() - then_ms;
 
     for (int life = 0; life < 2; life++) {
         struct vm_options o = options(m);
         int64_t begun = clock_ms();
+        later_ns += 30 * DAY_NS;
         check(vm_restore(&m->vm, &o, m->state, &e), &e);
         int64_t loaded = clock_ms();
         check(agent_connect(&m->agent, m->vm, BOOT_MS, NULL, &e), &e);
         print_message("restore: %lld ms, to hello: %lld ms\n", (long long)(loaded - begun),
                       (long long)(clock_ms() - begun));
-        int64_t before_ns;
-        check(agent_set_clock(m->agent, &before_ns, &e), &e);
+        expect_clock(m);
         check(agent_reseed(m->agent, &e), &e);
         assert_int_equal(agent_run(m->agent, &exec, NULL, NULL, &r, &e), -ERR_BUSY);
         check(agent_thaw(m->agent, &e), &e);
@@ -369,6 +482,9 @@ static void test_snapshot(void **state)
         check(agent_probe_port(m->agent, 8080, 5000, &open, &e), &e);
         assert_true(open);
         expect(m, "busybox cat /written /dev/tb2/kept", "written\nkept\n");
+        expect(m, "busybox ps | busybox grep -c '[y]es streaming'", "0\n");
+        check(agent_echo(m->agent, (size_t)1 << 20, &e), &e);
+        expect_no_burst(m, &then, begun - lived_ms);
         if (life == 0) { /* the channel can be closed and opened as often as one likes */
             for (int i = 0; i < 5; i++) {
                 agent_free(MOVE(m->agent));

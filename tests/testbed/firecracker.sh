@@ -51,3 +51,4 @@ fi
 rm -rf /root/store
 rmmod ublk_drv
 use --vmm firecracker --accel kvm
+insmod /modules/ublk_drv.ko # for what comes after

@@ -5,7 +5,7 @@
 # directory of its tasks, and its images as an OCI layout tagged by task; /root/cache has the guest's kernel.
 # A task keeps what its task.toml says, only its image is the one in the layout. What fails does not stop the others.
 set -eu
-export TB2_BAKE_STORE=/root/set-store TB2_BAKE_CACHE=/root/cache PATH=$PATH:/usr/bin
+export NO_COLOR=1 TB2_BAKE_STORE=/root/set-store TB2_BAKE_CACHE=/root/cache PATH=$PATH:/usr/bin
 failed=""
 say() { echo "[$(cut -d' ' -f1 /proc/uptime)] $*"; }
 try() { # WHAT COMMAND... - how long it took, and whether it went well

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "bake/internal.h"
+#include "bake/pipeline.h"
 #include "base/file.h"
 
 /*
@@ -50,6 +51,7 @@ static void add_frame(struct buf *b, uint32_t type, uint32_t stream, const char 
 #define BAD_STATUS "\1\0\0\0\0\1\0\0\0\0\0\0\0\0\0\0"
 #define BAD_END "\x07\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
 #define FAULT "\x08\0\0\0\2\0\0\0sh"
+#define INPUT_OUTPUT_ERROR "\1\0\0\0\5\0\0\0"
 #define EVIL_FAULT "\x63\0\0\0\xff\xff\xff\xff\x1b[2J%s%n"
 
 struct step {
@@ -263,12 +265,49 @@ static void test_stale_reply(void **state)
     close(ends[1]);
 }
 
+/* A disk that is not written and frozen is not snapshotted: there is no machine here that could be. */
+static void test_freeze_fails(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        struct step steps[3];
+        int result;
+    } cases[] = {
+        {"writing back fails", {{AGENT_ERROR, 1, TEXT(INPUT_OUTPUT_ERROR)}}, -ERR_STEP},
+        {"freezing fails",
+         {{AGENT_OK, 1, NULL, 0}, {AGENT_ERROR, 2, TEXT(INPUT_OUTPUT_ERROR)}},
+         -ERR_STEP},
+        {"gone instead of frozen", {{AGENT_OK, 1, NULL, 0}}, -ERR_NET},
+        {"another answer", {{AGENT_OK, 1, NULL, 0}, {AGENT_EXIT, 2, TEXT(EXIT_0)}}, -ERR_CORRUPT},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        AUTO_BUF struct buf script;
+        buf_init(&script, 1 << 20);
+        for (const struct step *s = cases[i].steps; s->type; s++)
+            add_frame(&script, s->type, s->stream, s->payload, s->len);
+        int fd = -1;
+        char dir[] = "/tmp";
+        struct guest guest = {.agent = scripted(&script, &fd), .dir = dir};
+        AUTO_JSON struct json *document = json_new_object();
+        struct err e = ERR_INIT;
+        shutdown(fd, SHUT_WR);
+        int rc = guest_snapshot(&guest, NULL, NULL, document, &e);
+        if (rc != cases[i].result)
+            fail_msg("%s: %d %s", cases[i].name, rc, e.text);
+        assert_null(guest.agent);
+        assert_null(json_member(document, "disk"));
+        close(fd);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_runs),          cmocka_unit_test(test_bad_bytes),
         cmocka_unit_test(test_wrong_replies), cmocka_unit_test(test_endless_file),
         cmocka_unit_test(test_no_answer),     cmocka_unit_test(test_stale_reply),
+        cmocka_unit_test(test_freeze_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

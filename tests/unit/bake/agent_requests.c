@@ -116,6 +116,97 @@ static void test_frozen(void **state)
     assert_int_equal(agent_power_off(f->agent, &e), -ERR_UNSUPPORTED);
 }
 
+/* Both sources of random bytes answer, and nothing comes twice. */
+static void test_random(void **state)
+{
+    struct fixture *f = *state;
+    struct err e = ERR_INIT;
+    enum { READS = 16, HALF = AGENT_RANDOM_SIZE / 2 };
+    uint8_t bytes[READS][AGENT_RANDOM_SIZE];
+    for (size_t i = 0; i < READS; i++)
+        assert_int_equal(agent_random(f->agent, bytes[i], &e), 0);
+    const uint8_t *all = bytes[0];
+    for (size_t i = 0; i < sizeof(bytes); i += HALF) {
+        for (size_t k = 0; k < i; k += HALF)
+            assert_memory_not_equal(all + i, all + k, HALF);
+    }
+}
+
+static void test_echo(void **state)
+{
+    struct fixture *f = *state;
+    struct err e = ERR_INIT;
+    static const size_t sizes[] = {
+        0, 1, AGENT_CHUNK_MAX - 1, AGENT_CHUNK_MAX, AGENT_CHUNK_MAX + 1, AGENT_TEST_BIG};
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
+        assert_int_equal(agent_echo(f->agent, sizes[i], &e), 0);
+}
+
+/* ---- A terminal ----------------------------------------------------------------------------- */
+
+/* The size changes when the program has told the one it began with: a byte in the pipe says so. */
+struct window {
+    int pipe[2];
+    uint16_t rows;
+    struct output said;
+};
+
+static void window_size(void *ctx, uint16_t *rows, uint16_t *columns)
+{
+    struct window *w = ctx;
+    char byte;
+    if (read(w->pipe[0], &byte, 1) == 1)
+        w->rows = 50;
+    *rows = w->rows;
+    *columns = 132;
+}
+
+static int watch_output(void *ctx, int stream, const void *data, size_t len, struct err *e)
+{
+    struct window *w = ctx;
+    bool before = strstr(buf_text(&w->said.out), "a line\r\nerr\r\n") != NULL;
+    int rc = collect(&w->said, stream, data, len, e);
+    if (!before && strstr(buf_text(&w->said.out), "a line\r\nerr\r\n"))
+        assert_int_equal(write(w->pipe[1], "x", 1), 1);
+    return rc;
+}
+
+static void test_terminal(void **state)
+{
+    static const char line[] = "a line\n";
+    struct fixture *f = *state;
+    struct err e = ERR_INIT;
+    int input[2];
+    struct window w = {.rows = 40};
+    assert_int_equal(pipe2(input, O_CLOEXEC), 0);
+    assert_int_equal(pipe2(w.pipe, O_CLOEXEC | O_NONBLOCK), 0);
+    output_init(&w.said);
+    struct agent_live live = {.input_fd = input[0],
+                              .terminal = true,
+                              .resize_fd = w.pipe[0],
+                              .size = window_size,
+                              .ctx = &w};
+    struct agent_exec exec = shell(SHELL("trap 'stty size; exit 5' WINCH; stty -echo;"
+                                         "tty -s && echo a terminal; stty size; head -n 1;"
+                                         "echo err >&2; while :; do sleep 0.05; done"));
+    exec.live = &live;
+    assert_int_equal(write(input[1], line, sizeof(line) - 1), sizeof(line) - 1);
+    struct agent_result r = {.exited = false};
+    assert_int_equal(agent_run(f->agent, &exec, watch_output, &w, &r, &e), 0);
+    assert_true(r.exited && r.status == 5);
+    /* the line may be echoed before the program asks not to */
+    const char *said = buf_text(&w.said.out);
+    const char *begun = strstr(said, "a terminal\r\n");
+    assert_non_null(begun);
+    assert_string_equal(begun, "a terminal\r\n40 132\r\na line\r\nerr\r\n50 132\r\n");
+    assert_int_equal(w.said.err.len, 0);
+    output_fini(&w.said);
+    for (int i = 0; i < 2; i++) {
+        close(input[i]);
+        close(w.pipe[i]);
+    }
+}
+
 /* Every request with a payload of every short length: refused or answered, never a crash. */
 static void test_malformed_requests(void **state)
 {
@@ -151,6 +242,9 @@ int main(void)
         AGENT_TEST(test_files),
         AGENT_TEST(test_probe),
         AGENT_TEST(test_frozen),
+        AGENT_TEST(test_random),
+        AGENT_TEST(test_echo),
+        AGENT_TEST(test_terminal),
         AGENT_TEST(test_malformed_requests),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -164,6 +164,43 @@ static void test_reconnect(void **state)
     listener_stop(&l);
 }
 
+static int hang_up(void *ctx, int stream, const void *data, size_t len, struct err *e)
+{
+    const struct agent *a = ctx;
+    (void)stream;
+    (void)data;
+    (void)len;
+    (void)e;
+    shutdown(a->fd, SHUT_RDWR);
+    return 0;
+}
+
+/* The connection goes a thousand times, with the first output or before it. */
+static void test_a_thousand_losses(void **state)
+{
+    (void)state;
+    struct listener l;
+    struct err e = ERR_INIT;
+    listener_start(&l);
+    for (int i = 0; i < 1000; i++) {
+        AUTO_AGENT struct agent *agent = open_agent(listener_connect(&l), NULL);
+        struct agent_exec exec = shell(SHELL("echo all is well; exec sleep 1000"));
+        struct agent_result r = {.exited = false, .status = 77};
+        if (i % 2 == 1)
+            shutdown(agent->fd, SHUT_RD);
+        assert_int_equal(agent_run(agent, &exec, hang_up, agent, &r, &e), -ERR_NET);
+        assert_int_equal(r.status, 77);
+        assert_false(r.exited);
+    }
+    struct agent *last = open_agent(listener_connect(&l), NULL);
+    struct agent_exec exec = shell(SHELL("exit 7"));
+    struct agent_result r = {.exited = false};
+    assert_int_equal(agent_run(last, &exec, NULL, NULL, &r, &e), 0);
+    assert_true(r.exited && r.status == 7);
+    agent_free(last);
+    listener_stop(&l);
+}
+
 /* What the agent hears before a hello: garbage, a frame cut short, requests without a session. */
 static void test_garbage_first(void **state)
 {
@@ -256,6 +293,7 @@ int main(void)
         AGENT_TEST(test_cancel),
         cmocka_unit_test_setup(test_connection_lost, set_up),
         cmocka_unit_test(test_reconnect),
+        cmocka_unit_test(test_a_thousand_losses),
         cmocka_unit_test(test_garbage_first),
         AGENT_TEST(test_hello_in_mid_frame),
         AGENT_TEST(test_window_overrun),

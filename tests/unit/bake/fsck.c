@@ -14,7 +14,8 @@
 static const char alias_a[] = "tb2-a-0000000001";
 static const char alias_b[] = "tb2-b-0000000001";
 
-/* Some of everything: two templates that share chunks, three layers, a step, an image's documents. */
+/* Some of everything: two templates that share chunks, three layers, a step, an image's documents, a kept
+ * copy. */
 static void open_full_world(struct world *w, struct digest layers[3])
 {
     struct err e = ERR_INIT;
@@ -25,6 +26,7 @@ static void open_full_world(struct world *w, struct digest layers[3])
     struct digest step = put_step(w->store, "step", 300);
     assert_ok(put_template_of(w->store, alias_a, 100, &manifest, &step, &e));
     assert_ok(put_template(w->store, alias_b, 102, &manifest, &e));
+    assert_ok(put_kept(w->store, "mine", 400, &e));
     char path[96];
     put_pushed(w->store, 1, path);
     put_pushed(w->store, 2, path);
@@ -79,7 +81,6 @@ static void a_sound_store(void **state)
     assert_int_equal(r.count + r.left, 0);
     assert_int_equal(r.checked[UPKEEP_LAYER].count, 3);
     assert_int_equal(r.checked[UPKEEP_RECORD].count, 2);
-    fsck_report_fini(&r);
     struct du_report du;
     struct err e = ERR_INIT;
     assert_ok(store_du(&du, w.store, &e));
@@ -95,8 +96,10 @@ static void a_sound_store(void **state)
     assert_int_equal(sum, size);
     assert_int_equal(du.kinds[DU_LOOSE].count, 0);
     assert_int_equal(du.kinds[DU_STEPS].count, 3);
-    assert_int_equal(du.kinds[DU_MEMORY].count, 2); /* the rest are of a disk, too */
+    assert_int_equal(r.checked[UPKEEP_KEPT].count, 1);
+    assert_int_equal(du.kinds[DU_MEMORY].count, 4); /* the rest are of a disk, too */
     file_list_fini(&l);
+    fsck_report_fini(&r);
     world_close(&w);
 }
 
@@ -403,6 +406,53 @@ static void pushed_layers(void **state)
     world_close(&w);
 }
 
+/* What is wrong with a person's copy is told, and nothing of it is made again or taken away. */
+static void kept_copies(void **state)
+{
+    (void)state;
+    enum what { DOCUMENT, CHUNK, MAP };
+    static const struct {
+        const char *name;
+        enum what what;
+        enum upkeep_kind kind;
+    } rows[] = {{"a document", DOCUMENT, UPKEEP_KEPT},
+                {"memory", CHUNK, UPKEEP_CHUNK},
+                {"a map", MAP, UPKEEP_MAP}};
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct world w;
+        struct err e = ERR_INIT;
+        AUTO_TEMPLATE struct template *t = NULL;
+        char path[256] = "kept/mine.json";
+        char hex[DIGEST_TEXT_MAX];
+        world_open(&w);
+        assert_ok(put_kept(w.store, "mine", 400, &e));
+        assert_ok(put_kept(w.store, "other", 500, &e));
+        assert_ok(kept_peek(&t, w.store, "mine", &e));
+        assert_ok(kept_put(w.store, "mine", t->document, &e)); /* gone on with */
+        struct digest chunk = put_chunk(w.store, 404);
+        if (rows[i].what == CHUNK)
+            chunk_path(&chunk, path);
+        else if (rows[i].what == MAP)
+            snprintf(path, sizeof(path), "disks/%s", digest_hex(&t->state, hex));
+        flip(&w, path, 500);
+        for (int round = 0; round < 2; round++) {
+            struct fsck_report r = check(&w, round == 1);
+            const struct fsck_problem *p = find(&r, rows[i].kind);
+            if (r.count != 1 || r.left != 1 || strcmp(p->path, path) != 0 ||
+                p->affected_count != 1 || strcmp(p->affected[0], "kept copy mine") != 0)
+                fail_msg("%s: %zu problems, %s", rows[i].name, r.count, p->path);
+            assert_int_equal(p->state, round == 1 ? FSCK_LOST : FSCK_BAD);
+            fsck_report_fini(&r);
+        }
+        assert_true(file_exists(store_dir(w.store), "kept/mine.json"));
+        assert_ok(kept_remove(w.store, "mine", &e));
+        struct fsck_report r = check(&w, false);
+        assert_int_equal(r.count, 0);
+        fsck_report_fini(&r);
+        world_close(&w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -411,6 +461,7 @@ int main(void)
         cmocka_unit_test(every_bit),
         cmocka_unit_test(tag_records),
         cmocka_unit_test(pushed_layers),
+        cmocka_unit_test(kept_copies),
         cmocka_unit_test(what_breaks),
         cmocka_unit_test(what_is_lost_is_made_again),
         cmocka_unit_test(a_source_mends_chunks),

@@ -254,6 +254,43 @@ static void results_of_steps(void **state)
     world_close(&w);
 }
 
+/* A person's copies stay until the person removes them; what cannot be read may need anything. */
+static void kept_copies(void **state)
+{
+    (void)state;
+    struct world w;
+    struct err e = ERR_INIT;
+    world_open(&w);
+    assert_ok(put_kept(w.store, "mine", 100, &e));
+    assert_ok(put_kept(w.store, "other", 102, &e)); /* shares chunks with it */
+    put_chunk(w.store, 4);
+    age_all(&w, 10 * DAY);
+    store_close(w.store);
+    assert_ok(store_open(&w.store, w.path, &e));
+    struct gc_report r = collect(&w, (struct gc_options){.max_size = 1});
+    assert_int_equal(r.removed[UPKEEP_CHUNK].count, 1);
+    assert_int_equal(r.removed[UPKEEP_MAP].count + r.removed[UPKEEP_KEPT].count, 0);
+    assert_int_equal(r.kept[UPKEEP_KEPT].count, 2);
+    assert_int_equal(r.kept[UPKEEP_CHUNK].count, 8);
+
+    assert_ok(kept_remove(w.store, "mine", &e));
+    r = collect(&w, (struct gc_options){0});
+    assert_int_equal(r.removed[UPKEEP_CHUNK].count, 2);
+    assert_int_equal(r.removed[UPKEEP_MAP].count, 4);
+    assert_int_equal(r.kept[UPKEEP_CHUNK].count, 6);
+
+    put_chunk(w.store, 5);
+    age_all(&w, 10 * DAY);
+    store_close(w.store);
+    assert_ok(store_open(&w.store, w.path, &e));
+    AUTO_FD int fd = openat(store_dir(w.store), "kept/other.json", O_RDWR | O_CLOEXEC);
+    assert_int_equal(pwrite(fd, "[", 1, 0), 1);
+    assert_true(store_gc(&r, w.store, &(struct gc_options){0}, &e) < 0);
+    assert_non_null(strstr(e.text, "other"));
+    assert_int_equal(r.removed[UPKEEP_CHUNK].count, 0);
+    world_close(&w);
+}
+
 #define ZEROS "00000000000000000000000000000000000000000000000000000000000000"
 
 /* Writes what a tag stood for; *path is where. */
@@ -477,6 +514,7 @@ int main(void)
         cmocka_unit_test(nothing_goes_when_the_catalog_is_damaged),
         cmocka_unit_test(a_cap_takes_the_longest_unused),
         cmocka_unit_test(results_of_steps),
+        cmocka_unit_test(kept_copies),
         cmocka_unit_test(pushed_layers),
         cmocka_unit_test(leftovers),
         cmocka_unit_test(tags),

@@ -38,6 +38,21 @@ static void only_exit_0_counts(void **state)
     assert_int_equal(access(after, F_OK), -1);
 }
 
+/* What a step says last and how it ends race with each other: neither is ever lost. */
+static void a_thousand_ends(void **state)
+{
+    static const struct {
+        const char *text;
+        const char *parts[4];
+    } rows[] = {
+        {"steps:\n  - run: exit 7\n", {"exit status 7", "it printed nothing"}},
+        {"steps:\n  - run: echo last words; exit 7\n", {"exit status 7", "last words"}},
+        {"steps:\n  - run: echo last words >&2; kill -9 $$\n", {"killed by signal 9", "last words"}},
+    };
+    for (size_t i = 0; i < 1000; i++)
+        expect_steps(*state, rows[i % ARRAY_LEN(rows)].text, rows[i % ARRAY_LEN(rows)].parts);
+}
+
 static void time_limit_ends_the_whole_group(void **state)
 {
     struct fixture *f = *state;
@@ -297,6 +312,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(only_exit_0_counts, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_thousand_ends, set_up, tear_down),
         cmocka_unit_test_setup_teardown(time_limit_ends_the_whole_group, set_up, tear_down),
         cmocka_unit_test_setup_teardown(pipelines, set_up, tear_down),
         cmocka_unit_test_setup_teardown(variables_and_users, set_up, tear_down),

@@ -107,8 +107,9 @@ int put_template(struct store *s, const char *alias, uint64_t seed, const struct
     return put_template_of(s, alias, seed, manifest, NULL, e);
 }
 
-int put_template_of(struct store *s, const char *alias, uint64_t seed,
-                    const struct digest *manifest, const struct digest *step, struct err *e)
+/* The document of such a template; its maps are in the store. */
+static int make_document(struct json **out, struct store *s, const char *alias, uint64_t seed,
+                         const struct digest *manifest, struct err *e)
 {
     static const char *const texts[] = {"vmm", "accel", "kernel", "user", "workdir", "image"};
     static const char *const names[] = {"base_disk", "disk", "memory", "state"};
@@ -117,7 +118,7 @@ int put_template_of(struct store *s, const char *alias, uint64_t seed,
         size_t first, count;
     } parts[] = {{0, 3}, {1, 3}, {4, 1}, {5, 1}};
     AUTO_JSON struct json *j = json_new_object();
-    struct digest key, record;
+    struct digest key;
     for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
         struct digest map;
         int rc = put_map(s, &map, seeds + parts[i].first, parts[i].count, e);
@@ -138,11 +139,30 @@ int put_template_of(struct store *s, const char *alias, uint64_t seed,
     json_set(j, "storage_mb", json_new_integer(64));
     json_set(j, "cpus", json_new_integer(2));
     json_set(j, "env", json_new_array());
+    *out = MOVE(j);
+    return 0;
+}
+
+int put_kept(struct store *s, const char *name, uint64_t seed, struct err *e)
+{
+    AUTO_JSON struct json *j = NULL;
+    int rc = make_document(&j, s, name, seed, NULL, e);
+    return rc < 0 ? rc : kept_put(s, name, j, e);
+}
+
+int put_template_of(struct store *s, const char *alias, uint64_t seed,
+                    const struct digest *manifest, const struct digest *step, struct err *e)
+{
+    AUTO_JSON struct json *j = NULL;
+    struct digest key, record;
     struct json *steps = json_new_array();
     if (step)
         json_append(steps, json_digest(step));
+    digest_bytes(&key, alias, strlen(alias));
+    int rc = make_document(&j, s, alias, seed, manifest, e);
     json_set(j, "steps", steps);
-    int rc = template_put(s, &key, j, &record, e);
+    if (rc == 0)
+        rc = template_put(s, &key, j, &record, e);
     return rc < 0 ? rc : catalog_put(s, alias, alias, &key, &record, e);
 }
 

@@ -44,6 +44,8 @@ int put_template(struct store *s, const char *alias, uint64_t seed, const struct
 /* The same, made over the result of a step. */
 int put_template_of(struct store *s, const char *alias, uint64_t seed,
                     const struct digest *manifest, const struct digest *step, struct err *e);
+/* A kept copy with such maps. */
+int put_kept(struct store *s, const char *name, uint64_t seed, struct err *e);
 /* A step's result: a disk of three chunks, seeds `seed` to `seed` + 2; its key. */
 struct digest put_step(struct store *s, const char *name, uint64_t seed);
 
