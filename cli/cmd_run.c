@@ -10,12 +10,13 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "cli/cmd.h"
 #include "cli/options.h"
 #include "cli/template_place.h"
 #include "cli/terminal.h"
 
-enum { STDIN_MAX = 16 << 20 };
+enum { STDIN_MAX = 16 << 20, WHY_SHOWN_MAX = 256 };
 
 /* What run, exec and shell are told. */
 struct session {
@@ -374,7 +375,9 @@ static int list_kept(const struct global_options *g, struct store *s, struct err
             json_set(j, "why", json_new_string(why));
             json_append(list, j);
         } else {
-            printf("%s  %s  %.*s\n", names[i], t->task, (int)strcspn(why, "\n"), why);
+            char shown[WHY_SHOWN_MAX]; /* words of a guest may be in it */
+            snprintf(shown, sizeof(shown), "%.*s", (int)strcspn(why, "\n"), why);
+            printf("%s  %s  %s\n", names[i], t->task, text_make_harmless(shown));
         }
     }
     kept_names_free(names, count);

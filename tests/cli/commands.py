@@ -29,12 +29,16 @@ def tb2(store, *command):
                           capture_output=True, text=True, timeout=30)
 
 
-def put_template(store):
-    """A record that can be loaded, of a template whose chunks are not there."""
+def made_up_record():
     record = dict.fromkeys(("key", "disk", "base_disk", "memory", "state"), DIGEST)
     record.update(dict.fromkeys(("vmm", "accel", "kernel", "created", "user", "workdir"), "x"))
     record.update(alias=ALIAS, task="made-up", state_size=1, memory_mb=64, cpus=1, env=[])
-    text = json.dumps(record).encode()
+    return record
+
+
+def put_template(store):
+    """A record that can be loaded, of a template whose chunks are not there."""
+    text = json.dumps(made_up_record()).encode()
     digest = hashlib.sha256(text).hexdigest()
     with open("%s/templates/%s.json" % (store, digest), "wb") as out:
         out.write(text)
@@ -48,6 +52,16 @@ def damage_shows(store):
     check(done.returncode == 0 and json.loads(done.stdout)[0]["state"] == "damaged", done)
     check(ALIAS in done.stderr, done)
     check(tb2(store, "show", "made-up").returncode == 0, "its record can be shown")
+
+
+def words_of_a_guest_drive_no_terminal(store):
+    """Why a copy was kept may be what a program in it printed."""
+    os.mkdir(store + "/kept")
+    with open(store + "/kept/odd.json", "w", encoding="utf-8") as out:
+        json.dump(dict(made_up_record(), kept={"why": "\x1b[2Jgone\nmore", "since": "x"}), out)
+    done = tb2(store, "kept")
+    check(done.returncode == 0 and done.stdout == "odd  made-up  ?[2Jgone\n", done)
+    os.unlink(store + "/kept/odd.json")
 
 
 def errors_name_the_store_once(store):
@@ -152,6 +166,7 @@ def main():
         put_template(store)
         damage_shows(store)
         errors_name_the_store_once(store)
+        words_of_a_guest_drive_no_terminal(store)
         lost_output_is_no_success(store)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             waiting_for_stdin_can_be_ended(store, number)
