@@ -51,6 +51,8 @@ int recipe_read_files(struct recipe *r, const struct cancel *cancel, struct err 
         int rc = f->source == RECIPE_SOURCE_TARBALL ? hash_file(&f->content, f->path, cancel, e)
                                                     : hash_tree(&f->content, f, cancel, e);
         if (rc < 0) {
+            if (e->class == ERR_LIMIT) /* more than a recipe may lay */
+                e->class = ERR_INPUT;
             err_in(e, "line %u of the recipe", r->steps[i].line);
             return run_blame_input(e, "paths in a recipe start from the recipe's own directory");
         }
@@ -63,10 +65,11 @@ int recipe_inspect(struct json **canonical, const char *path, const struct cance
 {
     AUTO_RECIPE struct recipe *r = NULL;
     int rc = recipe_load(&r, path, e);
-    if (rc == 0)
-        rc = recipe_read_files(r, c, e);
     if (rc < 0)
         return rc;
+    rc = recipe_read_files(r, c, e);
+    if (rc < 0)
+        return err_in(e, "%s", path);
     *canonical = recipe_canonical(r);
     return *canonical ? 0 : err_nomem(e, "recipe");
 }

@@ -123,6 +123,7 @@ BEYOND = [
     "steps: [{run: x, secrets: [A, A]}]",
     "steps: [{run: x, secrets: [{name: A, env: V}, {name: B, env: V}]}]",
     "steps: [{copy: {from: missing, to: x}}]",
+    "steps: [{copy: {from: deep, to: x}}]",
     "steps: [{copy: {from: tree, to: x, mode: 99}}]",
 ]
 
@@ -183,8 +184,12 @@ def main():
                     faults.append("no canonical form: %r: %s" % (text, done.stdout))
                 if validator.is_valid(yaml.load(document(text), Loader)) != wanted:
                     faults.append("the schema: %r" % text)
+        os.makedirs(os.path.join(home, "deep", *["d"] * 70))
         for text in BEYOND:
-            if check(home, text).returncode != 2 or not validator.is_valid(yaml.load(document(text), Loader)):
+            done = check(home, text)
+            if not re.search(r"recipe\.yaml:(\d+:\d+:| line \d+ )", done.stderr):
+                faults.append("no place: %r: %s" % (text, done.stderr))
+            if done.returncode != 2 or not validator.is_valid(yaml.load(document(text), Loader)):
                 faults.append("beyond the schema: %r" % text)
         # What the program lists where a key is unknown is what the schema has.
         known = list(keys_of(schema))
