@@ -364,7 +364,8 @@ static int check_kept(struct fsck *k, struct census_file *f, struct err *e)
     struct digest maps[TEMPLATE_MAPS];
     size_t owner = k->owner_count;
     int rc = add_owner(
-        k, mem_printf(FSCK_KEPT "%.*s", (int)(strlen(f->name) - strlen(".json")), f->name), NULL, e);
+        k, mem_printf(FSCK_KEPT "%.*s", (int)(strlen(f->name) - strlen(".json")), f->name), NULL,
+        e);
     if (rc < 0)
         return rc;
     rc = kept_peek_file(&t, k->store, f->name, e);

@@ -47,7 +47,8 @@ static void a_thousand_ends(void **state)
     } rows[] = {
         {"steps:\n  - run: exit 7\n", {"exit status 7", "it printed nothing"}},
         {"steps:\n  - run: echo last words; exit 7\n", {"exit status 7", "last words"}},
-        {"steps:\n  - run: echo last words >&2; kill -9 $$\n", {"killed by signal 9", "last words"}},
+        {"steps:\n  - run: echo last words >&2; kill -9 $$\n",
+         {"killed by signal 9", "last words"}},
     };
     for (size_t i = 0; i < 1000; i++)
         expect_steps(*state, rows[i % ARRAY_LEN(rows)].text, rows[i % ARRAY_LEN(rows)].parts);
