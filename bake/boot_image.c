@@ -51,12 +51,7 @@ static int boot_key(struct digest *out, const struct machine_room *r, const stru
     AUTO_JSON struct json *j = json_new_object();
     AUTO_FREE char *text = NULL;
     json_set(j, "format", json_new_integer(BOOT_FORMAT));
-    json_set(j, "kernel", json_digest(&r->kernel.digest));
-    json_set(j, "vmm", json_new_string(r->vmm));
-    json_set(j, "accel", json_new_string(r->accel == VM_ACCEL_KVM ? "kvm" : "tcg"));
-    json_set(j, "cpus", json_new_integer(o->cpus));
-    json_set(j, "memory_mb", json_new_integer((int64_t)o->memory_mb));
-    json_set(j, "network", json_new_bool(o->network));
+    machine_room_note(j, r, o);
     json_set(j, "machine", json_digest(&machine));
     if (r->accel == VM_ACCEL_KVM)
         machine_host_note(j, &r->host, r->cpu_template);

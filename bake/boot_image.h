@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Private to bake: boot images as the store keeps them (docs/formats/store.md). */
+/* Private to bake: boot images as the store keeps them (docs/formats/store.md). Records are replaced as a whole:
+ * any number of threads and processes may read and store them. */
 #ifndef TB2_BAKE_BOOT_IMAGE_H
 #define TB2_BAKE_BOOT_IMAGE_H
 
@@ -28,7 +29,7 @@ int boot_image_peek(struct boot_image *out, struct store *s, const struct digest
                     struct err *e) MUST_USE;
 
 struct machine_room;
-/* From now on guests begin as boot images, where the VMM can do that. */
+/* From now on guests begin as boot images, where the VMM can do that. Before threads use the room. */
 int machine_room_use_boot_images(struct machine_room *r, struct err *e) MUST_USE;
 
 #endif

@@ -9,7 +9,7 @@
 
 /* ---- Versions (firecracker_version.c) ---- */
 
-/* "firecracker 1.16.1" of the program in PATH; ERR_UNSUPPORTED for one that is not to be used. */
+/* "firecracker 1.16.1" of the program in PATH, for free(); ERR_UNSUPPORTED for one that is not to be used. */
 int firecracker_version(char **out, struct err *e) MUST_USE;
 
 /* ERR_UNSUPPORTED for a version ("1.16.1") that this driver does not know, or that is known to be

@@ -67,6 +67,7 @@ int guest_new(struct guest **out, const struct machine_room *r, const struct gue
     g->room = r;
     g->memory_mb = o->memory_mb;
     g->booted = o->disk;
+    g->secrets = o->secrets;
     if (o->console && !(g->console = mem_strdup(o->console)))
         return err_nomem(e, "guest");
     int rc = make_directory(g, e);

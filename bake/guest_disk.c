@@ -74,7 +74,7 @@ void guest_disk_sweep(const struct machine_room *r)
     AUTO_FD int notes = -1;
     if (open_notes(r, &notes, &ignored) < 0)
         return;
-    int fd = dup(notes);
+    int fd = fcntl(notes, F_DUPFD_CLOEXEC, 0);
     DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
     for (const struct dirent *entry = d ? readdir(d) : NULL; entry; entry = readdir(d)) {
         if (entry->d_name[0] != '.')

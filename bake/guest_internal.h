@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Private to bake: guests before they run and after they were stopped. */
+/* Private to bake: guests before they run and after they were stopped. A guest is used by one thread at a time. */
 #ifndef TB2_BAKE_GUEST_INTERNAL_H
 #define TB2_BAKE_GUEST_INTERNAL_H
 

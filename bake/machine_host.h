@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Private to bake: what of this host a snapshot that KVM made depends on. */
+/* Private to bake: what of this host a snapshot that KVM made depends on. Thread-safe. */
 #ifndef TB2_BAKE_MACHINE_HOST_H
 #define TB2_BAKE_MACHINE_HOST_H
 

@@ -187,6 +187,17 @@ void machine_room_close(struct machine_room *r)
     *r = (struct machine_room){0};
 }
 
+void machine_room_note(struct json *key, const struct machine_room *r,
+                       const struct guest_options *o)
+{
+    json_set(key, "kernel", json_digest(&r->kernel.digest));
+    json_set(key, "vmm", json_new_string(r->vmm));
+    json_set(key, "accel", json_new_string(r->accel == VM_ACCEL_KVM ? "kvm" : "tcg"));
+    json_set(key, "cpus", json_new_integer(o->cpus));
+    json_set(key, "memory_mb", json_new_integer((int64_t)o->memory_mb));
+    json_set(key, "network", json_new_bool(o->network));
+}
+
 int machine_room_fits(const struct machine_room *r, const struct template *t, struct err *e)
 {
     char kernel[DIGEST_TEXT_MAX];

@@ -30,6 +30,7 @@ enum {
     WINDOW_BLOCKS = WINDOW / BLOCK_SIZE,
     RUN_MIN = 2,
     LOOKS_MAX = 8,      /* blocks of one hash that are compared: hostile guests make many */
+    STEPS_MAX = 64,     /* along one place of the table: they can fill that, too */
     CUT_MASK = 31,      /* a chunk ends behind one of 32 blocks, on average */
     CUT_MIN = 64 << 10, /* bytes of a chunk */
     PACK_BLOCKS = CHUNK_SIZE_MAX / BLOCK_SIZE,
@@ -56,7 +57,7 @@ struct memory_put {
 
     struct own_block *blocks; /* in the order of numbers */
     size_t count, capacity;
-    uint32_t *table; /* first block by hash */
+    uint32_t *table; /* first block by hash, of those that wait for peers; then of those before */
     size_t table_size;
 
     struct digest *chunks; /* that blocks refer to */
@@ -292,27 +293,31 @@ static int peer_work(void *ctx, void *item, struct err *e)
     return rc;
 }
 
-/* Gives the peer's block to all own blocks that are like it and have none yet. */
+/* Gives the peer's block to own blocks that are like it, which leave the table with that: however often
+ * a block stands in both, nobody walks past those that are done. */
 static int offer(struct memory_put *p, const struct map_extent *x, const uint8_t *data, size_t at,
                  uint64_t hash, struct err *e)
 {
     uint8_t mine[BLOCK_SIZE];
-    int looks = 0;
-    for (uint32_t i = *table_place(p, hash); i != NOWHERE && looks < LOOKS_MAX;
-         i = p->blocks[i].next) {
-        struct own_block *b = &p->blocks[i];
-        if (b->hash != hash || b->chunk != NOWHERE)
-            continue;
-        looks++;
-        int rc = read_block(p, i, mine, e);
-        if (rc == 0 && memcmp(mine, data + at, BLOCK_SIZE) != 0)
-            continue;
-        if (rc == 0)
+    int looks = 0, steps = 0;
+    uint32_t *place = table_place(p, hash);
+    while (*place != NOWHERE && looks < LOOKS_MAX && steps++ < STEPS_MAX) {
+        struct own_block *b = &p->blocks[*place];
+        bool same = b->hash == hash;
+        int rc = same ? read_block(p, *place, mine, e) : 0;
+        looks += same;
+        same = same && rc == 0 && memcmp(mine, data + at, BLOCK_SIZE) == 0;
+        if (same)
             rc = add_chunk(p, &x->chunk, e);
         if (rc < 0)
             return rc;
+        if (!same) {
+            place = &b->next;
+            continue;
+        }
         b->chunk = (uint32_t)p->chunk_count - 1;
         b->chunk_off = x->chunk_off + (uint32_t)at;
+        *place = b->next;
     }
     return 0;
 }
@@ -385,15 +390,17 @@ static void drop_short_runs(struct memory_put *p)
 
 /* ---- The rest ---- */
 
+/* Finds an earlier block with the same bytes; one that has none joins the table. So however often a block
+ * stands in the memory, it is met once. */
 static int find_twin(struct memory_put *p, size_t index, struct err *e)
 {
     struct own_block *b = &p->blocks[index];
     uint8_t mine[BLOCK_SIZE], other[BLOCK_SIZE];
-    int looks = 0;
-    for (uint32_t i = *table_place(p, b->hash); i < index && looks < LOOKS_MAX;
+    uint32_t *place = table_place(p, b->hash);
+    int looks = 0, steps = 0;
+    for (uint32_t i = *place; i != NOWHERE && looks < LOOKS_MAX && steps++ < STEPS_MAX;
          i = p->blocks[i].next) {
-        if (p->blocks[i].hash != b->hash || p->blocks[i].chunk != NOWHERE ||
-            p->blocks[i].twin != NOWHERE)
+        if (p->blocks[i].hash != b->hash)
             continue;
         int rc = looks++ == 0 ? read_block(p, index, mine, e) : 0;
         if (rc == 0)
@@ -406,6 +413,8 @@ static int find_twin(struct memory_put *p, size_t index, struct err *e)
             return 0;
         }
     }
+    b->next = *place;
+    *place = (uint32_t)index;
     return 0;
 }
 
@@ -472,8 +481,11 @@ static int put_rest(struct memory_put *p, struct err *e)
 static int find_twins(struct memory_put *p, struct err *e)
 {
     int rc = 0;
+    memset(p->table, 0xff, p->table_size * sizeof(*p->table));
     for (size_t i = 0; rc == 0 && i < p->count; i++) {
-        if (p->blocks[i].chunk == NOWHERE)
+        if (i % WINDOW_BLOCKS == 0)
+            rc = cancel_check(p->parts->cancel, e);
+        if (rc == 0 && p->blocks[i].chunk == NOWHERE)
             rc = find_twin(p, i, e);
     }
     return rc;

@@ -41,7 +41,8 @@ struct memory_shares {
 
 /*
  * Stores the chunks of the memory that nothing else has; *out is its map. Blocks of zeros are holes.
- * Depends on the bytes of memory and peers alone. `shares` may be NULL.
+ * Depends on the bytes of memory and peers alone. The caller frees *out; `shares` may be NULL. Threads of its
+ * own do the work; calls have nothing in common but store and cache, which are thread-safe.
  */
 int memory_put(struct block_map **out, struct store *s, const struct memory_parts *parts,
                struct memory_shares *shares, struct err *e) MUST_USE;

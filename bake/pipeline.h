@@ -128,6 +128,10 @@ void machine_room_close(struct machine_room *r); /* a zeroed one is fine */
  * Before anything is loaded. */
 int machine_room_fits(const struct machine_room *r, const struct template *t,
                       struct err *e) MUST_USE;
+struct guest_options;
+/* Adds to a key what guests with these options are made with: kernel, VMM, accelerator, size, network. */
+void machine_room_note(struct json *key, const struct machine_room *r,
+                       const struct guest_options *o);
 /* Processors of this machine, at least 1: how many threads work on one layer or one file. */
 size_t machine_cores(void);
 
@@ -143,6 +147,8 @@ struct guest_options {
     bool scrub;          /* a boot: the guest's kernel clears memory as it is freed */
     bool snapshot_again; /* of a restore: guest_snapshot can be made of it */
     const char *console; /* file of the store that gets the console log at the end; NULL: none */
+    const struct secret_set
+        *secrets; /* masked in that file; borrowed for the guest's life; NULL: none */
     /* Chunks that will be read, borrowed for the call: fetched ahead where the store has a source, and
      * unpacked ahead where they are here. */
     const struct digest *ahead;
@@ -151,7 +157,8 @@ struct guest_options {
 
 struct guest {
     const struct machine_room *room;
-    char *console;               /* see guest_options */
+    char *console; /* see guest_options */
+    const struct secret_set *secrets;
     char *dir;                   /* sockets, console log, memory; removed with the guest */
     char *memory_path;           /* a file of its own, of a boot or a copied memory */
     struct memory_image *memory; /* of a restore; NULL: booted */

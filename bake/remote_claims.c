@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <time.h>
 
 #include "bake/remote_internal.h"
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/log.h"
 #include "base/mem.h"
 
@@ -178,10 +178,8 @@ static void *renewer(void *self)
     pthread_mutex_lock(&c->lock);
     while (!c->stop) {
         int64_t until = clock_ms() + c->lease_ms / BEATS_PER_LEASE;
-        struct timespec end = {.tv_sec = (time_t)(until / 1000),
-                               .tv_nsec = (long)(until % 1000) * 1000000};
         while (!c->stop && clock_ms() < until)
-            (void)pthread_cond_timedwait(&c->changed, &c->lock, &end);
+            (void)cond_wait_until(&c->changed, &c->lock, until);
         renew_all(c, ++round);
     }
     pthread_mutex_unlock(&c->lock);
@@ -211,12 +209,8 @@ int remote_claims_new(struct remote_claims **out, struct object_store *objects, 
                   : lease_ms < LEASE_MIN_MS ? LEASE_MIN_MS
                   : lease_ms > LEASE_MAX_MS ? LEASE_MAX_MS
                                             : lease_ms;
-    pthread_condattr_t attributes;
     pthread_mutex_init(&c->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&c->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
+    (void)cond_init(&c->changed);
     int rc = make_owner(c, e);
     int sys = rc == 0 ? pthread_create(&c->renewer, NULL, renewer, c) : 0;
     if (sys != 0)

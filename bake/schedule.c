@@ -11,9 +11,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
-#include <time.h>
 
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/file.h"
 #include "base/io.h"
 #include "base/log.h"
@@ -197,8 +197,7 @@ static bool wait_for_item(struct schedule *s, struct lane *l, struct waiting *ou
             pthread_cond_wait(&l->ready, &s->lock);
             continue;
         }
-        struct timespec until = {.tv_sec = due_ms / 1000, .tv_nsec = due_ms % 1000 * 1000000};
-        pthread_cond_timedwait(&l->ready, &s->lock, &until);
+        (void)cond_wait_until(&l->ready, &s->lock, due_ms);
     }
     return false;
 }
@@ -287,20 +286,16 @@ static int schedule_init(struct schedule *s, const struct schedule_options *o, s
 {
     *s = (struct schedule){.options = o, .left = count, .wake_fd = -1};
     pthread_mutex_init(&s->lock, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     int rc = 0;
     for (unsigned i = 0; i < o->lane_count; i++) {
         struct lane *l = &s->lanes[i];
         l->limits = o->lanes[i];
-        pthread_cond_init(&l->ready, &monotonic);
+        (void)cond_init(&l->ready);
         if (rc == 0)
             rc = mem_grow(&l->heap, &l->capacity, count, sizeof(*l->heap), e);
         if (rc == 0)
             rc = mem_grow(&l->delayed, &l->delayed_capacity, count, sizeof(*l->delayed), e);
     }
-    pthread_condattr_destroy(&monotonic);
     s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     return rc == 0 && s->wake_fd < 0 ? err_sys(e, "making an event") : rc;
 }

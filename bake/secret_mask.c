@@ -76,3 +76,32 @@ int secret_mask_add(struct secret_mask *m, const void *data, size_t len, bool en
     int rc = buf_add(&m->held, data, len, e);
     return rc < 0 ? rc : mask_held(m, end, out, e);
 }
+
+int secret_mask_whole(const struct secret_set *set, const void *data, size_t len, struct buf *out,
+                      struct err *e)
+{
+    struct secret_mask m;
+    secret_mask_init(&m, set);
+    int rc = secret_mask_add(&m, data, len, true, out, e);
+    secret_mask_fini(&m);
+    return rc;
+}
+
+/* A mask is shorter than any secret, so there is always room. */
+static void mask_in_place(const struct secret_set *set, char *text)
+{
+    struct err ignored = ERR_INIT;
+    AUTO_BUF struct buf masked;
+    size_t len = strlen(text);
+    buf_init(&masked, len);
+    if (secret_mask_whole(set, text, len, &masked, &ignored) == 0)
+        memcpy(text, buf_text(&masked), masked.len + 1);
+    else /* rather nothing than a secret */
+        text[0] = 0;
+}
+
+void secret_mask_error(const struct secret_set *set, struct err *e)
+{
+    mask_in_place(set, e->text);
+    mask_in_place(set, e->hint);
+}

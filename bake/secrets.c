@@ -45,9 +45,12 @@ const struct secret *secrets_find(const struct secret_set *s, const char *name)
 
 static int bad_spec(const char *spec, struct err *e)
 {
-    /* What is behind the '=' may be a value that was typed in by mistake. */
+    /* What is behind the '=', or all of it where nothing is, may be a value that was typed in by
+     * mistake; the end of one in base64 may be '='. */
+    size_t len = strcspn(spec, "=");
+    bool named = spec[len] && spec[len + 1] && spec[len + 1] != '=';
     err_set(e, ERR_INPUT, "--secret %.*s...: NAME=env:VARIABLE or NAME=file:PATH is expected",
-            (int)strcspn(spec, "="), spec);
+            named ? (int)len : 0, spec);
     return err_hint(e, "a value itself does not belong on a command line, which others can see");
 }
 

@@ -78,5 +78,10 @@ void secret_mask_fini(struct secret_mask *m); /* clears what it held */
 /* Appends to `out` what can be told by now; `end`: nothing comes after. */
 int secret_mask_add(struct secret_mask *m, const void *data, size_t len, bool end, struct buf *out,
                     struct err *e) MUST_USE;
+/* The whole of a text, appended to `out`. */
+int secret_mask_whole(const struct secret_set *set, const void *data, size_t len, struct buf *out,
+                      struct err *e) MUST_USE;
+/* Message and hint of an error: a console's last words, or a program's, may be in it. */
+void secret_mask_error(const struct secret_set *set, struct err *e);
 
 #endif

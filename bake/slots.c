@@ -2,13 +2,16 @@
 /* Places: a counter under a mutex. */
 #include "bake/pipeline.h"
 
-#include <time.h>
+#include "base/clock.h"
+#include "base/cond.h"
+
+enum { LOOK_MS = 1000 }; /* a cancel request does not signal the condition */
 
 void slots_init(struct slots *s, unsigned count)
 {
     *s = (struct slots){.count = count > 0 ? count : 1};
     pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->freed, NULL);
+    (void)cond_init(&s->freed);
 }
 
 void slots_fini(struct slots *s)
@@ -24,10 +27,7 @@ int slots_enter(struct slots *s, const struct cancel *c, struct err *e)
     pthread_mutex_lock(&s->lock);
     int rc = cancel_check(c, e);
     while (rc == 0 && s->used == s->count) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_sec += 1; /* a cancel request does not signal the condition */
-        pthread_cond_timedwait(&s->freed, &s->lock, &until);
+        (void)cond_wait_until(&s->freed, &s->lock, clock_ms() + LOOK_MS);
         rc = cancel_check(c, e);
     }
     if (rc == 0)

@@ -45,12 +45,7 @@ int step_key_begin(struct digest *key, const struct machine_room *r, const struc
     AUTO_JSON struct json *j = json_new_object();
     json_set(j, "format", json_new_integer(STEP_FORMAT));
     json_set(j, "base_disk", json_digest(base_disk));
-    json_set(j, "kernel", json_digest(&r->kernel.digest));
-    json_set(j, "vmm", json_new_string(r->vmm));
-    json_set(j, "accel", json_new_string(r->accel == VM_ACCEL_KVM ? "kvm" : "tcg"));
-    json_set(j, "cpus", json_new_integer(o->cpus));
-    json_set(j, "memory_mb", json_new_integer((int64_t)o->memory_mb));
-    json_set(j, "network", json_new_bool(o->network));
+    machine_room_note(j, r, o);
     return digest_json(key, j, e);
 }
 

@@ -6,10 +6,10 @@
  */
 #include "bake/pipeline.h"
 
-#include <errno.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "base/clock.h"
+#include "base/cond.h"
 #include "base/mem.h"
 
 enum { LOOK_MS = 200 }; /* at the run's cancel flag, while waiting */
@@ -23,7 +23,7 @@ void step_claims_init(struct step_claims *c)
 {
     c->first = NULL;
     pthread_mutex_init(&c->lock, NULL);
-    pthread_cond_init(&c->released, NULL);
+    (void)cond_init(&c->released);
 }
 
 void step_claims_fini(struct step_claims *c)
@@ -79,14 +79,7 @@ int step_wait(struct step_claims *c, const struct digest *key, const struct canc
     int rc = 0;
     pthread_mutex_lock(&c->lock);
     while (rc == 0 && *find(c, key)) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += LOOK_MS * 1000000L;
-        if (until.tv_nsec >= 1000000000L) {
-            until.tv_nsec -= 1000000000L;
-            until.tv_sec++;
-        }
-        (void)pthread_cond_timedwait(&c->released, &c->lock, &until);
+        (void)cond_wait_until(&c->released, &c->lock, clock_ms() + LOOK_MS);
         rc = cancel_check(cancel, e);
     }
     pthread_mutex_unlock(&c->lock);

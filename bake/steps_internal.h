@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Shared by the steps_*.c files: a program of the recipe in the guest, and what it prints. */
+/* Shared by the steps_*.c files: a program of the recipe in the guest, and what it prints. Used by the thread that
+ * has the guest. */
 #ifndef TB2_BAKE_STEPS_INTERNAL_H
 #define TB2_BAKE_STEPS_INTERNAL_H
 

@@ -144,6 +144,8 @@ static int run_once(struct guest *g, struct step_run *run, size_t index,
     else if (rc == 0)
         rc = note_errors(run, index, &capture.errors, e);
     capture_fini(&capture);
+    if (rc < 0)
+        secret_mask_error(run->secrets, e);
     return rc;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A tap device of the host, as a guest's network: recipes with `network: tap`. */
+/* A tap device of the host, as a guest's network: recipes with `network: tap`. It is the administrator's: nothing
+ * here changes it. Thread-safe. */
 #ifndef TB2_BAKE_TAP_H
 #define TB2_BAKE_TAP_H
 

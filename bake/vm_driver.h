@@ -5,6 +5,9 @@
  * A driver says how its process is started and talked to. That the process runs in the run
  * directory, its output is the console log, its end is noticed and explained, and what options are
  * possible, is common.
+ *
+ * Drivers are constant tables, and keep nothing outside their machine: any number of machines at once, each used by
+ * one thread at a time. What options point to is borrowed as vm.h says.
  */
 #ifndef TB2_BAKE_VM_DRIVER_H
 #define TB2_BAKE_VM_DRIVER_H

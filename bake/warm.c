@@ -206,9 +206,12 @@ static int warm_guest(struct warming *w, struct guest *g, struct json *document,
         rc = guest_check_started(g, process, e);
     describe_context(document, &w->context);
     json_set(document, "steps", MOVE(w->keys));
-    if (rc == 0)
+    bool is_ready = rc == 0;
+    if (is_ready)
         rc = guest_snapshot(g, warming_disk(w), w->run.secrets, document, e);
-    else
+    if (rc < 0)
+        secret_mask_error(w->run.secrets, e);
+    if (!is_ready)
         keep_failed(b, g, warming_disk(w), document, w->run.secrets, e);
     return rc;
 }
@@ -267,6 +270,7 @@ int warm_task(struct baking *b, const struct block_map *disk, const struct diges
     AUTO_JSON struct json *j = json_new_object();
     baking_name_console(b);
     w.options.console = b->result->console;
+    w.options.secrets = w.run.secrets;
     json_set(j, "format", json_new_integer(FORMAT_VERSION));
     json_set(j, "key", json_digest(key));
     json_set(j, "base_disk", json_digest(base_disk));

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Private to bake: a task on its way from an assembled disk to a ready guest (warm.c, warm_steps.c). */
+/* Private to bake: a task on its way from an assembled disk to a ready guest (warm.c, warm_steps.c). One
+ * thread, that of the task. */
 #ifndef TB2_BAKE_WARMING_H
 #define TB2_BAKE_WARMING_H
 

@@ -12,9 +12,9 @@
  * the other. Readers are counted while they wait, so that prefetching (prefetch.c) can step back.
  */
 #include <pthread.h>
-#include <time.h>
 
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -66,7 +66,7 @@ void chunk_fetches_init(struct chunk_fetches *f)
 {
     *f = (struct chunk_fetches){.limit_ms = LIMIT_MS};
     pthread_mutex_init(&f->mutex, NULL);
-    pthread_cond_init(&f->landed, NULL);
+    (void)cond_init(&f->landed);
 }
 
 void chunk_fetches_fini(struct chunk_fetches *f)
@@ -117,16 +117,9 @@ static void land(struct chunk_fetches *f, struct chunk_flight *mine)
 void store_wait_quiet(struct store *s, int64_t limit_ms)
 {
     struct chunk_fetches *f = store_fetches(s);
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += limit_ms / 1000;
-    until.tv_nsec += limit_ms % 1000 * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_nsec -= 1000000000;
-        until.tv_sec++;
-    }
+    const int64_t end_ms = clock_ms() + limit_ms;
     pthread_mutex_lock(&f->mutex);
-    while (f->readers > 0 && pthread_cond_timedwait(&f->landed, &f->mutex, &until) == 0)
+    while (f->readers > 0 && cond_wait_until(&f->landed, &f->mutex, end_ms))
         ;
     pthread_mutex_unlock(&f->mutex);
 }

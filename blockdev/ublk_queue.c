@@ -29,6 +29,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/cond.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -171,12 +173,9 @@ static struct ublk_job *job_take(struct ublk_workers *w, uint8_t *buffer)
     pthread_mutex_lock(&w->mutex);
     bool given_back = !buffer;
     while (!w->first && !w->ending) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_sec += IDLE_SECONDS;
-        int rc = given_back ? pthread_cond_wait(&w->more, &w->mutex)
-                            : pthread_cond_timedwait(&w->more, &w->mutex, &until);
-        if (rc == ETIMEDOUT && !given_back) {
+        if (given_back) {
+            pthread_cond_wait(&w->more, &w->mutex);
+        } else if (!cond_wait_until(&w->more, &w->mutex, clock_ms() + IDLE_SECONDS * 1000)) {
             (void)madvise(buffer, UBLK_IO_MAX, MADV_DONTNEED);
             given_back = true;
         }
@@ -210,7 +209,7 @@ int ublk_workers_start(struct ublk_workers *w, struct err *e)
 {
     *w = (struct ublk_workers){.last = &w->first};
     pthread_mutex_init(&w->mutex, NULL);
-    pthread_cond_init(&w->more, NULL);
+    (void)cond_init(&w->more);
     for (size_t i = 0; i < UBLK_WORKERS; i++) {
         int sys = device_thread_start(&w->threads[i], worker_main, w);
         if (sys != 0) {

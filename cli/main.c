@@ -152,9 +152,12 @@ int option_global(struct global_options *g, const struct command *c, int option,
         char **field = option == 's' ? &g->store_path : &g->cache_dir;
         if (!*value)
             return usage_error(c, "--%s names no directory", option == 's' ? "store" : "cache");
-        char *copy = mem_strdup(value);
-        if (!copy)
+        char *copy = option == 's' ? mem_strdup(value) : absolute(mem_strdup(value));
+        if (!copy) {
+            fprintf(stderr, "tb2-bake: --%s %s: the path cannot be completed: %s\n",
+                    option == 's' ? "store" : "cache", value, strerror(errno));
             return EXIT_ENVIRONMENT;
+        }
         free(*field);
         *field = copy;
         return -1;

@@ -14,10 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "cli/cmd.h"
@@ -262,14 +262,7 @@ static void *draw_thread(void *self)
     while (!u->stop) {
         erase_block(u);
         draw_block(u);
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += REDRAW_MS * 1000000L;
-        if (until.tv_nsec >= 1000000000L) {
-            until.tv_nsec -= 1000000000L;
-            until.tv_sec++;
-        }
-        pthread_cond_timedwait(&u->stop_cond, &u->lock, &until);
+        (void)cond_wait_until(&u->stop_cond, &u->lock, clock_ms() + REDRAW_MS);
     }
     erase_block(u);
     fflush(u->out);
@@ -549,7 +542,7 @@ int ui_new(struct ui **out, enum ui_mode mode, bool verbose, struct err *e)
         return rc;
     }
     pthread_mutex_init(&u->lock, NULL);
-    pthread_cond_init(&u->stop_cond, NULL);
+    (void)cond_init(&u->stop_cond);
     log_set_sink(log_line, u, verbose ? LOG_DEBUG : LOG_INFO);
     if (mode == UI_LIVE)
         u->drawing = pthread_create(&u->drawer, NULL, draw_thread, u) == 0;

@@ -114,6 +114,22 @@ static int compare_secrets(const void *a, const void *b)
     return strcmp(left->name, right->name);
 }
 
+/* Two secrets of one step have neither name nor variable in common. */
+static int check_distinct(const struct decoder *d, size_t index, const struct node *node,
+                          struct err *e)
+{
+    const struct recipe_secret *own = &d->step->secrets[index];
+    for (size_t i = 0; i < index; i++) {
+        const struct recipe_secret *other = &d->step->secrets[i];
+        if (strcmp(other->name, own->name) == 0)
+            return node_fail(d->path, node, e, "secret %s is there twice", own->name);
+        if (other->env && own->env && strcmp(other->env, own->env) == 0)
+            return node_fail(d->path, node, e, "the variable %s has secret %s already", own->env,
+                             other->name);
+    }
+    return 0;
+}
+
 static int read_run_secrets(struct decoder *d, const struct node *value, struct err *e)
 {
     struct recipe_step *step = d->step;
@@ -127,11 +143,8 @@ static int read_run_secrets(struct decoder *d, const struct node *value, struct 
     step->secret_count = value->count;
     for (size_t i = 0; i < value->count; i++) {
         int rc = read_secret(&step->secrets[i], d, value->items[i], e);
-        for (size_t k = 0; rc == 0 && k < i; k++) {
-            if (strcmp(step->secrets[k].name, step->secrets[i].name) == 0)
-                return node_fail(d->path, value->items[i], e, "secret %s is there twice",
-                                 step->secrets[i].name);
-        }
+        if (rc == 0)
+            rc = check_distinct(d, i, value->items[i], e);
         if (rc < 0)
             return rc;
     }

@@ -363,7 +363,7 @@ static void remove_staged(const struct staged *t)
 }
 
 /* Nothing has the alias: a run may have been killed when the old template was gone and the new one not
- * yet in its place. *made then has what came of that. */
+ * yet in its place. *made then has what came of that; nothing where the server would not have it. */
 static int finish_swap(const struct e2b_session *s, struct e2b_build *made, bool *lost,
                        struct err *e)
 {
@@ -372,6 +372,14 @@ static int finish_swap(const struct e2b_session *s, struct e2b_build *made, bool
     if (find_staged(s, &t) && t.build.state == BUILD_READY && e2b_one_build(&t.build)) {
         e2b_say(s, "finishing what a killed run began");
         rc = make(s, true, t.name, made, lost, e);
+        bool refused = rc < 0 && !err_retryable(e) && e->class != ERR_CANCELLED;
+        if (refused) {
+            log_event(LOG_WARN, "registry", "%s; building %s from its image", e->text,
+                      s->wanted->alias);
+            err_clear(e);
+            e2b_build_fini(made);
+            rc = 0;
+        }
         if (rc == 0 && !*lost)
             remove_staged(&t);
     }

@@ -223,6 +223,13 @@ long transfer_get_read(struct transfer *t, uint8_t *data, size_t len) MUST_USE;
 /* Clears the files of a directory, removes them and it; nothing there is success. */
 int files_forget(const char *path) MUST_USE;
 int files_make_dirs(const char *path, mode_t mode) MUST_USE;
+struct owner {
+    uid_t uid;
+    gid_t gid;
+};
+/* The same, but whatever there is under the last name; those that it makes belong to `owner` (NULL: to
+ * whoever runs this). *made: the last one did not exist. */
+int files_make_path(const char *path, const struct owner *owner, mode_t mode, bool *made) MUST_USE;
 /* Whole small file (kernel interfaces), terminated; returns its length or a negative errno. */
 long files_read(const char *path, char *text, size_t capacity) MUST_USE;
 int files_write(const char *path, const char *text) MUST_USE;

@@ -34,24 +34,10 @@ void copy_abort(struct copy *c)
 /* Opens a directory, after making it and its missing parents, which belong to the copy's owner. */
 static int open_directory(struct copy *c, const char *path, int *out)
 {
-    char part[4096];
-    size_t len = strlen(path);
-    if (path[0] != '/')
-        return -EINVAL;
-    if (len >= sizeof(part))
-        return -ENAMETOOLONG;
-    for (size_t i = 1; i <= len; i++) {
-        part[i - 1] = path[i - 1];
-        if (path[i] != '/' && path[i] != 0)
-            continue;
-        part[i] = 0;
-        c->root_made = mkdirat(AT_FDCWD, part, 0755) == 0;
-        if (!c->root_made && errno != EEXIST)
-            return -errno;
-        if (c->root_made && (fchmodat(AT_FDCWD, part, 0755, 0) < 0 ||
-                             fchownat(AT_FDCWD, part, c->uid, c->gid, 0) < 0))
-            return -errno;
-    }
+    const struct owner owner = {c->uid, c->gid};
+    int result = files_make_path(path, &owner, 0755, &c->root_made);
+    if (result < 0)
+        return result;
     *out = openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     return *out < 0 ? -errno : 0;
 }

@@ -179,27 +179,37 @@ int files_forget(const char *path)
     return result;
 }
 
-int files_make_dirs(const char *path, mode_t mode)
+int files_make_path(const char *path, const struct owner *owner, mode_t mode, bool *made)
 {
     char part[4096];
     size_t len = strlen(path);
+    *made = false;
     if (path[0] != '/')
         return -EINVAL;
     if (len >= sizeof(part))
         return -ENAMETOOLONG;
-    for (size_t i = 0; i <= len; i++) {
-        part[i] = path[i];
-        if (i == 0 || (path[i] != '/' && path[i] != 0))
-            continue;
+    for (size_t i = 1; i <= len; i++) {
+        part[i - 1] = path[i - 1];
+        if ((path[i] != '/' && path[i] != 0) || path[i - 1] == '/')
+            continue; /* within a name, or there is none between two slashes */
         part[i] = 0;
-        bool made = mkdirat(AT_FDCWD, part, 0755) == 0;
-        if (!made && errno != EEXIST)
+        *made = mkdirat(AT_FDCWD, part, 0755) == 0;
+        if (!*made && errno != EEXIST)
             return -errno;
-        if (made && fchmodat(AT_FDCWD, part, mode & 07777, 0) < 0)
+        if (*made && (fchmodat(AT_FDCWD, part, mode & 07777, 0) < 0 ||
+                      (owner && fchownat(AT_FDCWD, part, owner->uid, owner->gid, 0) < 0)))
             return -errno;
-        part[i] = path[i];
     }
+    return 0;
+}
+
+int files_make_dirs(const char *path, mode_t mode)
+{
+    bool made;
     struct stat info;
+    int result = files_make_path(path, NULL, mode, &made);
+    if (result < 0)
+        return result;
     if (fstatat(AT_FDCWD, path, &info, 0) < 0)
         return -errno;
     return S_ISDIR(info.st_mode) ? 0 : -ENOTDIR;

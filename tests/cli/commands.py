@@ -106,6 +106,18 @@ def without_home(store):
     check("/var/lib/tb2-bake" in found["store"] and "/var/cache/tb2-bake" in found["cache"], found)
 
 
+def a_relative_cache_is_made_absolute(home):
+    """The machine monitor runs in a directory of its own: a path of the cache must lead to the same place from there."""
+    named = (["--cache", "kept here"], {}), ([], {"TB2_BAKE_CACHE": "kept here"})
+    for options, variables in named:
+        done = subprocess.run([PROGRAM, "doctor", "--json", *options], cwd=home, capture_output=True, text=True, timeout=60,
+                              env=dict({"HOME": home, "PATH": "/usr/bin:/bin"}, **variables))
+        found = {each["check"]: each["found"] for each in json.loads(done.stdout)}
+        check(os.path.realpath(home) + "/kept here" in found["cache"], found["cache"])
+    done = subprocess.run([PROGRAM, "ls", "--cache", ""], capture_output=True, text=True, timeout=30)
+    check(done.returncode == 2 and "--cache names no directory" in done.stderr, done)
+
+
 def doctor_says_what_is_missing(home):
     """Nothing in PATH: no QEMU, so that nothing can be baked; each finding that is not good says what it costs."""
     done = subprocess.run([PROGRAM, "doctor", "--json"], env={"HOME": home, "PATH": "/nowhere"}, capture_output=True,
@@ -146,6 +158,7 @@ def main():
         a_closed_stdout_is_no_success(store)
         without_home(store)
         unreadable_stdin_is_an_error(store)
+        a_relative_cache_is_made_absolute(home)
         doctor_says_what_is_missing(home)
 
 

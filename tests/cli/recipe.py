@@ -121,6 +121,7 @@ BAD = [
 BEYOND = [
     "steps: [{run: x, timeout: 25h}]",
     "steps: [{run: x, secrets: [A, A]}]",
+    "steps: [{run: x, secrets: [{name: A, env: V}, {name: B, env: V}]}]",
     "steps: [{copy: {from: missing, to: x}}]",
     "steps: [{copy: {from: tree, to: x, mode: 99}}]",
 ]

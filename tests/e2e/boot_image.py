@@ -23,7 +23,8 @@ ls /sys/class/net /sys/class/block /sys/bus/pci/devices /sys/fs/cgroup
 find /dev /etc/hosts /etc/resolv.conf | sort | while read -r path; do stat -c '%n %F %a %u %g %t %T' "$path"; done
 cat /proc/self/limits /proc/self/status | grep -E 'Max|Cap|Groups|Seccomp'
 ulimit -a; umask; pwd; env | sort
-for pid in /proc/[0-9]*; do cat $pid/comm; done | grep -v -E '^(kworker|cat|sh|grep|ls|sort|sed|rcu)' | sort -u
+for pid in /proc/[0-9]*; do tr '\0' ' ' < $pid/cmdline; echo; done | grep . > /dev/shm/all
+grep -v -E '^(tr|grep|sort) | -c ' /dev/shm/all | sort -u
 """
 
 
@@ -153,6 +154,10 @@ def main():
         names = once_for_all(bakery)
         as_from_the_kernel(bakery, names[2])
         damage(bakery, names[2])
+        # Older templates of the task have lost what they shared with chunks that were spoilt.
+        bakery.tb2("store", "fsck", "--repair")
+        bakery.bake().expect()
+        bakery.tb2("store", "gc", "--grace", "0s").expect()
         bakery.tb2("store", "fsck").expect()
         check(bakery.leftovers() == [] and bakery.machines() == [], "something is left")
 

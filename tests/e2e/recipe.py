@@ -199,7 +199,9 @@ def leaks_are_found(w):
     for command, words in (
             ("cp /dev/tb2/secrets/S /tmp/x; sync; rm /tmp/x", ["a step wrote the secret S to the disk", "/dev/shm"]),
             ("cp /dev/tb2/secrets/S /dev/tb2/x", ["memory has the secret S in it"]),
-            ("cat /dev/tb2/secrets/S; cat /dev/tb2/secrets/S >&2; exit 3", ["exit status 3", "***"])):
+            ("cat /dev/tb2/secrets/S; cat /dev/tb2/secrets/S >&2; exit 3", ["exit status 3", "***"]),
+            # the log of its console is kept in the store
+            ("cat /dev/tb2/secrets/S > /dev/console; exit 4", ["exit status 4"])):
         run, task = w.bake("all", w.recipe(steps % command), *given, status=1, store="leaks")
         for word in words:
             check(word in task["error"] + task.get("hint", ""), "no '%s' in %s" % (word, task))

@@ -19,7 +19,7 @@ ready:
 END
 cat >/root/tasks/one/task.toml <<'END'
 [environment]
-docker_image = "oci:/test/set:count-words"
+docker_image = "oci:/test/set/oci:count-words"
 memory_mb = 256
 cpus = 1
 END
@@ -51,3 +51,4 @@ fi
 rm -rf /root/store
 rmmod ublk_drv
 use --vmm firecracker --accel kvm
+insmod /modules/ublk_drv.ko # for what comes after

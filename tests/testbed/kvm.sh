@@ -16,7 +16,7 @@ ready:
 END
 cat >/root/tasks/one/task.toml <<'END'
 [environment]
-docker_image = "oci:/test/set:count-words"
+docker_image = "oci:/test/set/oci:count-words"
 memory_mb = 256
 cpus = 1
 END

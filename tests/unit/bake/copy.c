@@ -95,6 +95,9 @@ static void where_files_go(void **state)
     expect_copy(f, "from: src/f, to: .", "test \"$(cat f)\" = f");
     expect_copy(f, "from: src/f, to: relative", "test \"$(cat relative)\" = f");
     expect_copy(f, "from: src/d/, to: tree/", "test \"$(cat tree/g)\" = g");
+    prepare(f, "chmod 750 src/d");
+    expect_copy(f, "from: src/d/, to: DIR/made/here/",
+                "test $(stat -c %a made) = 755; test $(stat -c %a made/here) = 750");
     expect_copy(f, "from: src, to: DIR/all", "test \"$(cat all/d/g)\" = g");
     /* a link to the source is the person's own */
     prepare(f, "ln -s src way; ln -s f src/to-f");

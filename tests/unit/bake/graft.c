@@ -122,6 +122,7 @@ static void a_directory(void **state)
     assert_non_null(strstr(text, "/opt/x/zeros"));
     /* The same again is the same; owner and mode make it another. */
     AUTO_FREE char *again = dump(&r, &f, &second);
+    assert_string_equal(text, again);
     assert_true(digest_equal(&first, &second));
     char owner[] = "7:8";
     f.owner = owner;

@@ -193,6 +193,28 @@ static void chunks_begin_where_contents_say(void **state)
     room_close(&r);
 }
 
+/* One block all over the memory and the peer: each is offered to a few, the rest are each other's. */
+static void one_block_everywhere(void **state)
+{
+    (void)state;
+    struct room r;
+    struct memory_shares s;
+    room_open(&r);
+    AUTO_FREE uint8_t *disk = mem_zalloc(SIZE);
+    for (size_t i = 0; i < BLOCKS; i++)
+        fill(disk, i, 5);
+    AUTO_BLOCK_MAP struct block_map *disk_map = store_bytes(&r, disk);
+    memcpy(r.memory, disk, SIZE);
+    const struct memory_parts parts = {.peers = {{.map = disk_map}}, .peer_count = 1};
+    block_map_free(put(&r, parts, &s));
+    assert_int_equal(s.peers + s.twice + s.own, BLOCKS);
+    assert_in_range(s.own, 0, 1);
+    block_map_free(put(&r, (struct memory_parts){0}, &s));
+    assert_int_equal(s.twice, BLOCKS - 1);
+    assert_int_equal(s.own, 1);
+    room_close(&r);
+}
+
 static void what_does_not_fit_is_refused(void **state)
 {
     (void)state;
@@ -218,6 +240,7 @@ int main(void)
         cmocka_unit_test(what_is_shared),
         cmocka_unit_test(the_same_from_any_number_of_workers),
         cmocka_unit_test(chunks_begin_where_contents_say),
+        cmocka_unit_test(one_block_everywhere),
         cmocka_unit_test(what_does_not_fit_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

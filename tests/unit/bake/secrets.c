@@ -60,7 +60,10 @@ static void errors(void **state)
         const char *part;
     } rows[] = {
         {{"A"}, "NAME=env:VARIABLE or NAME=file:PATH is expected"},
-        {{"A=s3cr3t-value"}, "NAME=env:VARIABLE"},
+        {{"A=s3cr3t-value"}, "--secret A...: NAME=env:VARIABLE"},
+        {{"s3cr3t-value"}, "--secret ...: NAME=env:VARIABLE"},
+        {{"s3cr3tAAAA="}, "--secret ...: NAME=env:VARIABLE"},
+        {{"s3cr3tAAA=="}, "--secret ...: NAME=env:VARIABLE"},
         {{"A=env:"}, "NAME=env:VARIABLE"},
         {{"a/b=env:TB2_TEST_A"}, "NAME=env:VARIABLE"},
         {{"A=env:TB2_TEST_NONE"}, "secret A: the environment has no variable TB2_TEST_NONE"},
@@ -79,6 +82,23 @@ static void errors(void **state)
         if (!strstr(e.text, rows[i].part) || strstr(e.text, "s3cr3t") || strstr(e.text, VALUE))
             fail_msg("%s", e.text);
     }
+}
+
+/* Also at its end, where it may be cut. */
+static void errors_are_masked(void **state)
+{
+    (void)state;
+    struct err e = ERR_INIT;
+    AUTO_SECRETS struct secret_set *set = open_set();
+    err_set(&e, ERR_STEP, "the guest powered off; console: %s | abcdefghijkl | correct-h", VALUE);
+    (void)err_hint(&e, "not " VALUE "-battery");
+    secret_mask_error(set, &e);
+    assert_string_equal(e.text, "the guest powered off; console: *** | *** | ***");
+    assert_string_equal(e.hint, "not ***");
+    assert_int_equal(e.class, ERR_STEP);
+    err_set(&e, ERR_STEP, "as it is");
+    secret_mask_error(NULL, &e);
+    assert_string_equal(e.text, "as it is");
 }
 
 static void recipes_need_theirs(void **state)
@@ -186,11 +206,9 @@ static void searching_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sources),
-        cmocka_unit_test(errors),
-        cmocka_unit_test(recipes_need_theirs),
-        cmocka_unit_test(masking),
-        cmocka_unit_test(searching),
+        cmocka_unit_test(sources),           cmocka_unit_test(errors),
+        cmocka_unit_test(errors_are_masked), cmocka_unit_test(recipes_need_theirs),
+        cmocka_unit_test(masking),           cmocka_unit_test(searching),
         cmocka_unit_test(searching_files),
     };
     return cmocka_run_group_tests_name("secrets", tests, NULL, NULL);

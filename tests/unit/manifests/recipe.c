@@ -217,6 +217,8 @@ static void errors_of_files_and_more(void **state)
         {STEP "run: x\n    retries: -1", "r.yaml:4:14: retries must be a number from 0 to 10"},
         {STEP "run: x\n    secrets: A", "r.yaml:4:14: secrets must be a list"},
         {STEP "run: x\n    secrets: [A, A]", "r.yaml:4:18: secret A is there twice"},
+        {STEP "run: x\n    secrets: [{name: A, env: V}, {name: B, env: V}]",
+         "r.yaml:4:34: the variable V has secret A already"},
         {STEP "run: x\n    secrets: [a/b]",
          "r.yaml:4:15: a secret's name must be at most 64 letters, digits, '_', '-' and '.'"},
         {STEP "run: x\n    secrets: [{name: A, file: B}]",

@@ -170,6 +170,14 @@ static const struct row rows[] = {
      .built = true,
      .left = OURS,
      .said = "finishing what a killed run began\nready\nremoving what a killed run left over\n"},
+    {.name = "what was left cannot be built from",
+     .setup = "{\"templates\": [{\"alias\": \"" NEXT_ALIAS
+              "\", \"status\": \"ready\", \"age_s\": 90, \"memoryMB\": 512}]}",
+     .revision = REVISION,
+     .calls = LOOK NEXT_OURS SHOW1 CREATE "POST /v2/templates/" A2 "/builds/" A2
+                                          "\n" DEL2 DEL1 CREATE BUILD(A3),
+     .built = true,
+     .left = OURS},
     {.name = "killed when the new one was in its place",
      .setup = PAIR(60, 90, "ready"),
      .revision = REVISION,
