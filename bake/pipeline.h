@@ -204,6 +204,8 @@ int guest_restore(struct guest **out, const struct machine_room *r, const struct
 int guest_set_clock(struct guest *g, struct err *e) MUST_USE;
 /* Notes the state of the image's packages before the steps. */
 int guest_note_packages(struct guest *g, struct err *e) MUST_USE;
+/* False when packages are half installed now that were not so before. */
+bool packages_are_whole(const struct agent_packages *before, const struct agent_packages *now);
 /* Before a snapshot: waits a while for package managers to end. ERR_STEP, naming them, when they do not,
  * or when packages are half installed that were not so when they were noted (quiesce.c). */
 int guest_quiesce(struct guest *g, struct err *e) MUST_USE;

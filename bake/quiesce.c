@@ -16,12 +16,17 @@ int guest_note_packages(struct guest *g, struct err *e)
     return agent_packages(g->agent, &g->packages, e);
 }
 
+bool packages_are_whole(const struct agent_packages *before, const struct agent_packages *now)
+{
+    if (now->broken_count == before->broken_count)
+        return now->broken_sum == before->broken_sum;
+    return now->broken_count < before->broken_count;
+}
+
 static int check_whole(const struct agent_packages *before, const struct agent_packages *now,
                        struct err *e)
 {
-    bool same = now->broken_sum == before->broken_sum;
-    if (now->broken_count < before->broken_count ||
-        (now->broken_count == before->broken_count && same))
+    if (packages_are_whole(before, now))
         return 0;
     err_set(e, ERR_STEP, "%u of the image's packages are half installed: %s", now->broken_count,
             now->broken);

@@ -206,7 +206,7 @@ static int seal_step(struct warming *w, struct guest *g, struct err *e)
     int64_t start_ms = clock_ms();
     struct agent_packages packages = {0};
     int rc = agent_packages(g->agent, &packages, e);
-    if (rc == 0 && packages.broken_count > g->packages.broken_count)
+    if (rc == 0 && !packages_are_whole(&g->packages, &packages))
         return 0;
     if (rc == 0)
         rc = agent_freeze(g->agent, e);

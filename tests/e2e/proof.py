@@ -118,10 +118,12 @@ def unwritten_data_is_there(bakery):
 
 
 def packages_must_be_quiet(bakery):
+    """What a step leaves half installed is in no template, nor kept as its result: the next bake would begin with it."""
     task = failure(bakery.bake(recipe=BUSY, tasks=[TASK]), "snapshot", "dpkg-split (process ", "is running")
     check("wait for it" in task["hint"], task)
-    task = failure(bakery.bake(recipe=HALF, tasks=[TASK]), "snapshot", "half installed", "torn (half-installed)")
-    check("dpkg --configure -a" in task["hint"], task)
+    for _ in range(2):
+        task = failure(bakery.bake(recipe=HALF, tasks=[TASK]), "snapshot", "half installed", "torn (half-installed)")
+        check("dpkg --configure -a" in task["hint"], task)
 
 
 def killed_install_is_not_baked_in(bakery):

@@ -226,6 +226,24 @@ static void waiting_can_be_cancelled(void **state)
     step_claims_fini(&claims); /* with claims that nobody gave back */
 }
 
+/* Which states of packages a result may be kept with, and a template made of. */
+static void half_installed(void **state)
+{
+    (void)state;
+    static const struct {
+        struct agent_packages before, now;
+        bool whole;
+    } rows[] = {
+        {{.broken_count = 0}, {.broken_count = 0}, true},
+        {{.broken_count = 0}, {.broken_count = 1, .broken_sum = 5}, false},
+        {{.broken_count = 1, .broken_sum = 5}, {.broken_count = 1, .broken_sum = 5}, true},
+        {{.broken_count = 1, .broken_sum = 5}, {.broken_count = 1, .broken_sum = 6}, false},
+        {{.broken_count = 1, .broken_sum = 5}, {.broken_count = 0}, true},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+        assert_int_equal(packages_are_whole(&rows[i].before, &rows[i].now), rows[i].whole);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -233,6 +251,7 @@ int main(void)
         cmocka_unit_test(a_result_is_whole_or_missing),
         cmocka_unit_test(one_at_a_time),
         cmocka_unit_test(waiting_can_be_cancelled),
+        cmocka_unit_test(half_installed),
     };
     return cmocka_run_group_tests_name("step_cache", tests, NULL, NULL);
 }
