@@ -124,11 +124,14 @@ int template_check_ready(struct guest *g, const struct template *t, struct err *
 {
     struct recipe_ready ready = {0};
     struct guest_context context = {0};
+    uint64_t process = 0;
     int rc = ready_decode(&ready, t->document, e);
+    if (rc == 0)
+        rc = json_get_u64_opt(t->document, "start_process", 0, &process, e);
     if (rc == 0)
         rc = template_context(&context, t, e);
     if (rc == 0)
-        rc = guest_wait_ready(g, &ready, &context, 0, e);
+        rc = guest_wait_ready(g, &ready, &context, process, e);
     guest_context_fini(&context);
     ready_fini(&ready);
     return rc;

@@ -206,6 +206,8 @@ static int warm_guest(struct warming *w, struct guest *g, struct json *document,
         rc = guest_check_started(g, process, e);
     describe_context(document, &w->context);
     json_set(document, "steps", MOVE(w->keys));
+    if (process != 0)
+        json_set(document, "start_process", json_new_integer((int64_t)process));
     bool is_ready = rc == 0;
     if (is_ready)
         rc = guest_snapshot(g, warming_disk(w), w->run.secrets, document, e);
