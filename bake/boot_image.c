@@ -99,7 +99,8 @@ int boot_image_peek(struct boot_image *out, struct store *s, const struct digest
         rc = encode(&b, &canonical, e);
     if (rc < 0)
         return err_in(e, "%s", path);
-    if (!digest_equal(&b.key, key) || strcmp(canonical, buf_text(&bytes)) != 0)
+    size_t len = strlen(canonical);
+    if (!digest_equal(&b.key, key) || bytes.len != len || memcmp(canonical, bytes.data, len) != 0)
         return err_set(e, ERR_CORRUPT, "%s is not what was written", path);
     *out = b;
     return 0;

@@ -200,18 +200,19 @@ static const char *why_kept(const struct template *t)
 
 /* With a terminal on both ends, or with what is piped in as it comes. */
 static int run_interactive(const struct opened *o, const struct template_use *use,
-                           struct template_command *command, bool tty, struct agent_result *result,
-                           struct err *e)
+                           const struct template_command *command, bool tty,
+                           struct agent_result *result, struct err *e)
 {
+    struct template_command own = *command;
     struct terminal *terminal = NULL;
     struct agent_live live = {.input_fd = STDIN_FILENO, .resize_fd = -1};
     int rc = 0;
     if (tty)
         rc = terminal_open(&terminal, &live, e);
-    command->live = &live;
-    command->term = tty ? terminal_type() : NULL;
+    own.live = &live;
+    own.term = tty ? terminal_type() : NULL;
     if (rc == 0)
-        rc = template_run(o->template, o->store, use, command, result, e);
+        rc = template_run(o->template, o->store, use, &own, result, e);
     terminal_close(terminal);
     return rc;
 }

@@ -209,9 +209,11 @@ static bool free_room(const char *path, uint64_t *mb)
     struct statvfs v;
     while (place && statvfs(*place ? place : ".", &v) < 0) {
         char *slash = strrchr(place, '/');
-        if (!slash || slash == place)
+        if (!*place || (slash == place && !place[1]))
             return false;
-        *slash = 0;
+        if (slash == place)
+            slash++; /* the root */
+        *(slash ? slash : place) = 0;
     }
     if (!place)
         return false;

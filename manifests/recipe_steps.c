@@ -26,7 +26,7 @@ int recipe_read_account(char **out, const struct decoder *d, const char *key,
                         const struct node *value, struct err *e)
 {
     int rc = node_text(out, d->path, key, value, e);
-    if (rc == 0 && (strpbrk(*out, " \t\r\n") || (*out)[0] == '-'))
+    if (rc == 0 && (strpbrk(*out, " \t\r\n") || (*out)[0] == '-' || (*out)[0] == ':'))
         return node_fail(d->path, value, e, "%s must be an account's name or number", key);
     return rc;
 }

@@ -120,6 +120,14 @@ def without_home(store):
     check("/var/lib/tb2-bake" in found["store"] and "/var/cache/tb2-bake" in found["cache"], found)
 
 
+def a_store_that_is_to_be_made_has_room(home):
+    """A bake makes it: what counts is the room where it will be."""
+    for store in ("new", "new/below", os.path.join(home, "new"), "/new"):
+        done = subprocess.run([PROGRAM, "doctor", "--json", "--store", store], cwd=home, capture_output=True, text=True, timeout=60)
+        found = {each["check"]: each for each in json.loads(done.stdout)}
+        check("no such place" not in found["store"]["found"], found["store"])
+
+
 def a_relative_cache_is_made_absolute(home):
     """The machine monitor runs in a directory of its own: a path of the cache must lead to the same place from there."""
     named = (["--cache", "kept here"], {}), ([], {"TB2_BAKE_CACHE": "kept here"})
@@ -174,6 +182,7 @@ def main():
         without_home(store)
         unreadable_stdin_is_an_error(store)
         a_relative_cache_is_made_absolute(home)
+        a_store_that_is_to_be_made_has_room(home)
         doctor_says_what_is_missing(home)
 
 

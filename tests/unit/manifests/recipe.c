@@ -302,6 +302,7 @@ static void errors(void **state)
         {STEP "run: x\n    workdir: app", "r.yaml:4:14: workdir must be an absolute path"},
         {STEP "user: a b", "r.yaml:3:11: user must be an account's name or number"},
         {STEP "user: -x", "r.yaml:3:11: user must be an account's name or number"},
+        {STEP "user: ':1'", "r.yaml:3:11: user must be an account's name or number"},
         {STEP "env: [A]", "r.yaml:3:10: env must be a mapping of names to values"},
         {STEP "env: {A=B: c}", "r.yaml:3:11: 'A=B' cannot name an environment variable"},
         {STEP "env: {'': c}", "r.yaml:3:11: '' cannot name an environment variable"},
