@@ -3,9 +3,8 @@
  * Reads a file system through libext2fs, over a block device of ours. Names are read once, into memory;
  * what an inode says is read when it is asked for.
  *
- * The library checks what it decodes and the checksums that are there. What it does not do is give up: an
- * extent tree that points to itself is read for as long as it seems to go on. All its reads come through
- * here, and have a budget.
+ * The library checks what it decodes, but never gives up: an extent tree that points to itself is read for
+ * as long as it seems to go on. So all its reads come through here, and have a budget.
  */
 #include <errno.h>
 #include <ext2fs/ext2_fs.h>
@@ -337,7 +336,8 @@ static int enter(struct walk *w, size_t node)
         return w->rc;
     if (code)
         return library_error(r, w->e, code, "reading the directory");
-    qsort_r(w->pending + first, w->count - first, sizeof(*w->pending), by_name, r->names.data);
+    if (w->count > first)
+        qsort_r(w->pending + first, w->count - first, sizeof(*w->pending), by_name, r->names.data);
     for (size_t i = first + 1; i < w->count; i++) {
         if (by_name(&w->pending[i - 1], &w->pending[i], r->names.data) == 0)
             return err_set(w->e, ERR_CORRUPT, "it has a name twice");
