@@ -4,6 +4,7 @@
 
 import http.server
 import os
+import shutil
 import sys
 import threading
 
@@ -45,8 +46,24 @@ def a_step_that_hangs(bakery):
     check(not bakery.machines() and not bakery.leftovers(), "something was left behind")
 
 
+HANGING = """\
+#!/bin/sh
+case "$*" in *-version*) exec "%s" "$@" ;; esac
+exec sleep 1000
+"""
+
+
 def a_boot_that_takes_long(bakery):
+    """A machine monitor that starts and does nothing."""
+    path, home = os.environ["PATH"], bakery.path("hanging")
+    os.mkdir(home)
+    program = os.path.join(home, "qemu-system-x86_64")
+    with open(program, "w", encoding="utf-8") as out:
+        out.write(HANGING % shutil.which("qemu-system-x86_64"))
+    os.chmod(program, 0o755)
+    os.environ["PATH"] = home + ":" + path
     run = bakery.bake("--stage-timeout", "pull=none,boot=1s", tasks=[TASK])
+    os.environ["PATH"] = path
     expect_timeout(run, "boot", "1 s")
     check(not bakery.machines() and not bakery.leftovers(), "something was left behind")
 
