@@ -169,6 +169,11 @@ static int probe(struct vm_accel_answer *out, int dir, const struct vm_probe *p,
     return 0;
 }
 
+const char *vm_accel_name(enum vm_accel accel)
+{
+    return accel == VM_ACCEL_KVM ? "kvm" : "tcg";
+}
+
 int vm_accel_probe(struct vm_accel_answer *out, const struct vm_probe *p, struct err *e)
 {
     out->accel = VM_ACCEL_TCG;
@@ -194,8 +199,7 @@ int vm_accel_probe(struct vm_accel_answer *out, const struct vm_probe *p, struct
     if (rc < 0)
         return err_in(e, "accelerator probe");
     char text[ANSWER_MAX];
-    int len = snprintf(text, sizeof(text), "%s %s\n", answer.accel == VM_ACCEL_KVM ? "kvm" : "tcg",
-                       answer.reason);
+    int len = snprintf(text, sizeof(text), "%s %s\n", vm_accel_name(answer.accel), answer.reason);
     rc = file_put(dir, dir, name, text, (size_t)len, e);
     if (rc < 0)
         return rc;

@@ -49,16 +49,12 @@ static int boot_key(struct digest *out, const struct machine_room *r, const stru
     if (rc < 0)
         return rc;
     AUTO_JSON struct json *j = json_new_object();
-    AUTO_FREE char *text = NULL;
     json_set(j, "format", json_new_integer(BOOT_FORMAT));
     machine_room_note(j, r, o);
     json_set(j, "machine", json_digest(&machine));
     if (r->accel == VM_ACCEL_KVM)
         machine_host_note(j, &r->host, r->cpu_template);
-    rc = json_print(j, 0, &text, e);
-    if (rc == 0)
-        digest_bytes(out, text, strlen(text));
-    return rc;
+    return json_hash(out, j, e);
 }
 
 /* ---- The record ---- */

@@ -77,7 +77,6 @@ static int name_layer(struct digest *out, const struct recipe_files *f, size_t n
                       struct err *e)
 {
     AUTO_JSON struct json *j = json_new_object();
-    AUTO_FREE char *text = NULL;
     json_set(j, "graft", json_new_integer(GRAFT_FORMAT));
     json_set(j, "source", json_new_integer(f->source));
     json_set(j, "content", json_digest(&f->content));
@@ -87,10 +86,7 @@ static int name_layer(struct digest *out, const struct recipe_files *f, size_t n
         json_set(j, "owner", json_new_string(f->owner));
     if (f->has_mode)
         json_set(j, "mode", json_new_integer(f->mode));
-    int rc = json_print(j, 0, &text, e);
-    if (rc == 0)
-        digest_bytes(out, text, strlen(text));
-    return rc;
+    return json_hash(out, j, e);
 }
 
 /* ---- Entries ---- */

@@ -192,7 +192,7 @@ void machine_room_note(struct json *key, const struct machine_room *r,
 {
     json_set(key, "kernel", json_digest(&r->kernel.digest));
     json_set(key, "vmm", json_new_string(r->vmm));
-    json_set(key, "accel", json_new_string(r->accel == VM_ACCEL_KVM ? "kvm" : "tcg"));
+    json_set(key, "accel", json_new_string(vm_accel_name(r->accel)));
     json_set(key, "cpus", json_new_integer(o->cpus));
     json_set(key, "memory_mb", json_new_integer((int64_t)o->memory_mb));
     json_set(key, "network", json_new_bool(o->network));
@@ -202,13 +202,13 @@ int machine_room_fits(const struct machine_room *r, const struct template *t, st
 {
     char kernel[DIGEST_TEXT_MAX];
     digest_print(&r->kernel.digest, kernel);
-    const char *accel = r->accel == VM_ACCEL_KVM ? "kvm" : "tcg";
     const struct {
         const char *what;
         const char *recorded;
         const char *here;
-    } fields[] = {
-        {"VMM", t->vmm, r->vmm}, {"accelerator", t->accel, accel}, {"kernel", t->kernel, kernel}};
+    } fields[] = {{"VMM", t->vmm, r->vmm},
+                  {"accelerator", t->accel, vm_accel_name(r->accel)},
+                  {"kernel", t->kernel, kernel}};
     for (size_t i = 0; i < ARRAY_LEN(fields); i++) {
         if (strcmp(fields[i].recorded, fields[i].here) == 0)
             continue;

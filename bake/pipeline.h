@@ -557,6 +557,8 @@ int catalog_seal(struct json *entry, struct err *e) MUST_USE;
 
 /* A digest as a JSON string; NULL when memory is short. */
 struct json *json_digest(const struct digest *d);
+/* The digest of a document's canonical text. */
+int json_hash(struct digest *out, const struct json *j, struct err *e) MUST_USE;
 /* The digest that a required member holds. */
 int json_get_digest(const struct json *j, const char *key, struct digest *out,
                     struct err *e) MUST_USE;

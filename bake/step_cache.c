@@ -30,15 +30,6 @@ static void step_path(char path[STEP_PATH_MAX], const struct digest *key)
 
 /* ---- Keys ---- */
 
-static int digest_json(struct digest *out, const struct json *j, struct err *e)
-{
-    AUTO_FREE char *text = NULL;
-    int rc = json_print(j, 0, &text, e);
-    if (rc == 0)
-        digest_bytes(out, text, strlen(text));
-    return rc;
-}
-
 int step_key_begin(struct digest *key, const struct machine_room *r, const struct guest_options *o,
                    const struct digest *base_disk, struct err *e)
 {
@@ -47,13 +38,13 @@ int step_key_begin(struct digest *key, const struct machine_room *r, const struc
     json_set(j, "base_disk", json_digest(base_disk));
     machine_room_note(j, r, o);
     json_set(j, "tap", json_new_bool(o->tap));
-    if (r->accel ==
-        VM_ACCEL_KVM) { /* steps see it; not its clock rate, which each start of the host measures anew */
+    /* Steps see the processor; not its clock rate, which each start of the host measures anew. */
+    if (r->accel == VM_ACCEL_KVM) {
         json_set(j, "cpu", json_new_string(r->host.cpu));
         if (r->cpu_template)
             json_set(j, "cpu_template", json_new_string(r->cpu_template));
     }
-    return digest_json(key, j, e);
+    return json_hash(key, j, e);
 }
 
 int step_key_next(struct digest *key, const struct recipe *r, const struct recipe_step *step,
@@ -69,7 +60,7 @@ int step_key_next(struct digest *key, const struct recipe *r, const struct recip
     json_set(j, "env", env);
     json_set(j, "workdir", json_new_string(c->workdir));
     json_set(j, "user", json_new_string(c->user));
-    return digest_json(key, j, e);
+    return json_hash(key, j, e);
 }
 
 /* ---- Entries ---- */

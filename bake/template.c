@@ -31,6 +31,15 @@ struct json *json_digest(const struct digest *d)
     return json_new_string(digest_print(d, text));
 }
 
+int json_hash(struct digest *out, const struct json *j, struct err *e)
+{
+    AUTO_FREE char *text = NULL;
+    int rc = json_print(j, 0, &text, e);
+    if (rc == 0)
+        digest_bytes(out, text, strlen(text));
+    return rc;
+}
+
 int json_get_digest(const struct json *j, const char *key, struct digest *out, struct err *e)
 {
     const char *text = NULL;
@@ -74,7 +83,7 @@ static struct json *key_document(const struct key_inputs *in)
         json_set(j, "user", json_new_string(in->task->user));
     json_set(j, "kernel", json_digest(&in->room->kernel.digest));
     json_set(j, "vmm", json_new_string(in->room->vmm));
-    json_set(j, "accel", json_new_string(in->room->accel == VM_ACCEL_KVM ? "kvm" : "tcg"));
+    json_set(j, "accel", json_new_string(vm_accel_name(in->room->accel)));
     if (in->room->cpu_template)
         json_set(j, "cpu_template", json_new_string(in->room->cpu_template));
     return j;
@@ -83,11 +92,7 @@ static struct json *key_document(const struct key_inputs *in)
 int template_key(struct digest *out, const struct key_inputs *in, struct err *e)
 {
     AUTO_JSON struct json *j = key_document(in);
-    AUTO_FREE char *text = NULL;
-    int rc = json_print(j, 0, &text, e);
-    if (rc == 0)
-        digest_bytes(out, text, strlen(text));
-    return rc;
+    return json_hash(out, j, e);
 }
 
 /* ---- Reading ---- */
@@ -492,12 +497,10 @@ int template_put(struct store *s, const struct digest *key, const struct json *d
 
 int catalog_seal(struct json *entry, struct err *e)
 {
-    AUTO_FREE char *text = NULL;
-    int rc = json_print(entry, 0, &text, e);
+    struct digest d;
+    int rc = json_hash(&d, entry, e);
     if (rc < 0)
         return rc;
-    struct digest d;
-    digest_bytes(&d, text, strlen(text));
     json_set(entry, "check", json_digest(&d));
     return 0;
 }

@@ -89,6 +89,9 @@ struct vm_options {
     const struct cancel *cancel; /* outlives the machine; may be NULL */
 };
 
+/* "kvm" or "tcg", as records and keys have it; of one that is resolved. */
+const char *vm_accel_name(enum vm_accel accel);
+
 struct vm_accel_answer {
     enum vm_accel accel; /* KVM or TCG */
     char reason[256];    /* one line for people */

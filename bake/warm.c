@@ -151,7 +151,7 @@ static void describe_task(struct json *document, const struct baking *b,
     if (o->tap)
         json_set(document, "tap", json_new_bool(true));
     json_set(document, "vmm", json_new_string(room->vmm));
-    json_set(document, "accel", json_new_string(room->accel == VM_ACCEL_KVM ? "kvm" : "tcg"));
+    json_set(document, "accel", json_new_string(vm_accel_name(room->accel)));
     json_set(document, "kernel", json_digest(&room->kernel.digest));
     if (room->accel == VM_ACCEL_KVM)
         machine_host_note(document, &room->host, room->cpu_template);

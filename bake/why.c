@@ -82,7 +82,7 @@ static int compare(struct baking *b, const struct template *t, struct buf *out, 
         {"network", t->network == network},
         {"guest kernel", same_text(d, "kernel", kernel)},
         {"VMM", same_text(d, "vmm", run->machines.vmm)},
-        {"accelerator", same_text(d, "accel", run->machines.accel == VM_ACCEL_KVM ? "kvm" : "tcg")},
+        {"accelerator", same_text(d, "accel", vm_accel_name(run->machines.accel))},
         {"format", same_number(d, "format", FORMAT_VERSION)},
     };
     int rc = 0;
