@@ -227,7 +227,8 @@ static int read_all(const struct served *s, int argument UNUSED)
     return pread(fd, bytes, SIZE, 0) == SIZE && memcmp(bytes, s->bytes, SIZE) == 0 ? 0 : 1;
 }
 
-/* What the kernel has of a file all who open it share: no byte is asked for twice. */
+/* What the kernel has of a file all who open it share, also after it was closed. A clean page here or there it may
+ * give up at any time, so some are read again; without sharing it would be all of them, three times. */
 static void pages_are_kept(void **state)
 {
     struct fixture *f = *state;
@@ -235,10 +236,9 @@ static void pages_are_kept(void **state)
     serve(&s, f->store);
     if (unavailable(&s))
         return;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++)
         expect_client(&s, read_all, 0);
-        assert_int_equal(bdev_stats(s.device).bytes_read, SIZE);
-    }
+    assert_in_range(bdev_stats(s.device).bytes_read, SIZE, SIZE + SIZE / 8);
     end(&s);
 }
 
@@ -408,51 +408,48 @@ static void a_killed_server_leaves_nothing(void **state)
 }
 
 /* Status 0 when a user without privileges is served; 77: not possible here; else wrong. */
-static int serve_without_privileges(struct served *s)
+static int serve_without_privileges(void)
 {
     struct err e = ERR_INIT;
+    struct served s = {0};
     if (setgid(NOBODY) < 0 || setuid(NOBODY) < 0 || prctl(PR_SET_DUMPABLE, 1) < 0)
         return 1;
-    s->files = NULL;                     /* root's stay with the process that started them */
-    s->device = memdev_new(SIZE, false); /* the store is not this user's */
-    memcpy(memdev_bytes(s->device), s->bytes, SIZE);
-    if (bdev_files_start(&s->files, &e) < 0) {
+    s.device = memdev_new(SIZE, false); /* the store is not this user's */
+    s.bytes = memdev_bytes(s.device);
+    fixture_fill(s.bytes, SIZE, 1);
+    if (bdev_files_start(&s.files, &e) < 0) {
         print_message("%s\n", e.text);
         return 77;
     }
-    if (bdev_file_add(&s->file, s->files, s->device, &e) < 0)
+    if (bdev_file_add(&s.file, s.files, s.device, &e) < 0)
         return 2;
-    int status = client_status(start_client(s, write_all_the_same, 0));
+    int status = client_status(start_client(&s, write_all_the_same, 0));
     if (status == 0)
-        status = client_status(start_client(s, read_all, 0));
-    bdev_file_remove(s->file);
-    bdev_files_stop(s->files);
+        status = client_status(start_client(&s, read_all, 0));
+    bdev_file_remove(s.file);
+    bdev_files_stop(s.files);
+    bdev_close(s.device);
     return status != 0 ? 3 : mount_is_listed() ? 4 : 0;
 }
 
-/* Root can try it as somebody else; udev gives /dev/fuse to everybody, which may not have happened here. */
-static void users_without_privileges_are_served(void **state)
+/* Root can try it as somebody else; udev gives /dev/fuse to everybody, which may not have happened here. The child
+ * allocates, so nothing is served before: threads may hold the allocator's locks while it is forked. */
+static void users_without_privileges_are_served(void **state UNUSED)
 {
-    struct fixture *f = *state;
-    struct served s;
     struct stat st;
     int status;
-    serve(&s, f->store);
-    bool shared = stat("/dev/fuse", &st) == 0 && (st.st_mode & 06) == 06;
-    if (unavailable(&s))
-        return;
-    if (geteuid() != 0 || (!shared && chmod("/dev/fuse", 0666) < 0)) {
-        end(&s);
+    if (geteuid() != 0 || stat("/dev/fuse", &st) < 0)
         skip();
-    }
+    bool shared = (st.st_mode & 06) == 06;
+    if (!shared && chmod("/dev/fuse", 0666) < 0)
+        skip();
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0)
-        _exit(serve_without_privileges(&s));
+        _exit(serve_without_privileges());
     assert_int_equal(waitpid(pid, &status, 0), pid);
     if (!shared)
         assert_int_equal(chmod("/dev/fuse", st.st_mode & 07777), 0);
-    end(&s);
     assert_true(WIFEXITED(status));
     if (WEXITSTATUS(status) == 77)
         skip();
@@ -471,8 +468,7 @@ int main(void)
                                         fixture_teardown),
         cmocka_unit_test_setup_teardown(a_killed_server_leaves_nothing, fixture_setup,
                                         fixture_teardown),
-        cmocka_unit_test_setup_teardown(users_without_privileges_are_served, fixture_setup,
-                                        fixture_teardown),
+        cmocka_unit_test(users_without_privileges_are_served),
     };
     return cmocka_run_group_tests_name("blockdev.files", tests, NULL, NULL);
 }
