@@ -89,21 +89,22 @@ static int find_manifest(struct image *i, struct image_room *r, struct oci_descr
         AUTO_BUF struct buf body;
         buf_init(&body, LIMIT_MANIFEST);
         int rc = i->source->document(i, r, at, IMAGE_MANIFEST, &body, e);
+        AUTO_JSON struct json *document = NULL;
         enum oci_document_kind kind = OCI_MANIFEST;
         if (rc == 0)
-            rc = oci_document_classify(&kind, at->media_type, body.data, body.len, e);
+            rc = oci_document_parse(&document, &kind, at->media_type, body.data, body.len, e);
         if (rc < 0)
             return rc;
         if (kind == OCI_MANIFEST) {
-            rc = oci_manifest_parse(&i->manifest, body.data, body.len, e);
+            rc = oci_manifest_read(&i->manifest, document, e);
             if (rc == 0)
-                rc = oci_manifest_is_native(&i->native, body.data, body.len, e);
+                rc = oci_manifest_is_native(&i->native, document, e);
             i->manifest.digest = at->digest;
             return rc;
         }
         struct oci_descriptor next = {0};
         bool needs_check = false;
-        rc = oci_index_select(&next, &needs_check, body.data, body.len, &r->platform, e);
+        rc = oci_index_select(&next, &needs_check, document, &r->platform, e);
         if (rc < 0)
             return rc;
         oci_descriptor_fini(at);
