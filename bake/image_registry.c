@@ -64,12 +64,14 @@ static int fetch_manifest(struct image *i, struct image_room *r, const struct oc
     struct oci_descriptor got = {0};
     int rc = registry_manifest(r->registry, &pinned, &got, out, e);
     oci_descriptor_fini(&got);
-    return rc;
+    return rc < 0 ? rc : put_stored(r->store, &d->digest, out, e);
 }
 
+/* The file that it arrives in is the one that stays. */
 static int fetch_config(struct image *i, struct image_room *r, const struct oci_descriptor *d,
                         struct buf *out, struct err *e)
 {
+    char path[BLOB_PATH_MAX];
     if (d->size > LIMIT_CONFIG)
         return err_set(e, ERR_LIMIT, "config of %llu bytes", (unsigned long long)d->size);
     AUTO_FILE_TMP struct file_tmp t = {.fd = -1};
@@ -82,7 +84,10 @@ static int fetch_config(struct image *i, struct image_room *r, const struct oci_
     if (!data)
         return err_nomem(e, "config");
     rc = file_pread_full(t.fd, data, (size_t)d->size, 0, e);
-    return rc < 0 ? rc : buf_add(out, data, (size_t)d->size, e);
+    if (rc == 0)
+        rc = buf_add(out, data, (size_t)d->size, e);
+    image_blob_path(path, "blobs", &d->digest);
+    return rc < 0 ? rc : file_tmp_commit(&t, store_dir(r->store), path, false, e);
 }
 
 static int registry_document(struct image *i, struct image_room *r, const struct oci_descriptor *d,
@@ -101,8 +106,6 @@ static int registry_document(struct image *i, struct image_room *r, const struct
     if (rc < 0 || (!mine && read_stored(r->store, &d->digest, out, e) == 0))
         return rc;
     rc = what == IMAGE_CONFIG ? fetch_config(i, r, d, out, e) : fetch_manifest(i, r, d, out, e);
-    if (rc == 0)
-        rc = put_stored(r->store, &d->digest, out, e);
     if (mine)
         once_end(r->once, key, rc, NULL, e);
     return rc;
