@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "bake/agent_protocol.h"
+#include "bake/channel/protocol.h"
 #include "bake/vm.h"
 #include "base/buf.h"
 #include "base/cancel.h"

@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#include "bake/agent_protocol.h"
+#include "bake/channel/protocol.h"
 #include "base/attr.h"
 
 enum {

@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-#include "bake/vm_driver.h"
+#include "bake/vm/driver.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"

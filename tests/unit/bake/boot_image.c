@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bake/boot_image.h"
-#include "bake/census.h"
+#include "bake/guest/boot_image.h"
+#include "bake/upkeep/census.h"
 #include "base/file.h"
 #include "base/mem.h"
 

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "bake/host_tree.h"
+#include "bake/recipe/host_tree.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "steps_world.h"

@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-#include "bake/firecracker.h"
+#include "bake/vm/firecracker.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bake/census.h"
+#include "bake/upkeep/census.h"
 #include "base/file.h"
 #include "base/mem.h"
 

@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "bake/golden_internal.h"
+#include "bake/golden/internal.h"
 #include "base/file.h"
 #include "base/mem.h"
 

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bake/remote_internal.h"
+#include "bake/remote/internal.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bake/census.h"
+#include "bake/upkeep/census.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
