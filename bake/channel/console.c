@@ -13,7 +13,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "bake/internal.h"
+#include "bake/channel/console.h"
 #include "base/clock.h"
 #include "base/cond.h"
 #include "base/file.h"

@@ -3,7 +3,9 @@
  * Files for the guest's tree: see vm.h. Records are gathered into as few requests as fit, since each one
  * waits for its answer: thousands of small files are some dozens of round trips.
  */
-#include "bake/internal.h"
+#include "bake/channel.h"
+#include "bake/channel/internal.h"
+#include "bake/channel/protocol.h"
 #include "base/mem.h"
 
 enum {

@@ -7,7 +7,8 @@
 #include <errno.h>
 #include <string.h>
 
-#include "bake/internal.h"
+#include "bake/channel/internal.h"
+#include "bake/channel/protocol.h"
 
 void agent_take_text(char *out, size_t capacity, const uint8_t *bytes, size_t len)
 {

@@ -3,7 +3,9 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "bake/internal.h"
+#include "bake/channel.h"
+#include "bake/channel/internal.h"
+#include "bake/channel/protocol.h"
 #include "base/mem.h"
 
 int agent_packages(struct agent *a, struct agent_packages *out, struct err *e)

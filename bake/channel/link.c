@@ -18,7 +18,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "bake/internal.h"
+#include "bake/channel.h"
+#include "bake/channel/internal.h"
+#include "bake/channel/link.h"
+#include "bake/channel/protocol.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The wire between the host (bake/agent_client.c) and the guest agent (bake/agent/), described in
+ * The wire between the host (bake/channel/requests.c) and the guest agent (bake/agent/), described in
  * docs/formats/agent-protocol.md. The only thing that the two programs share; needs libc alone.
  * Integers are little endian.
  */
-#ifndef TB2_BAKE_AGENT_PROTOCOL_H
-#define TB2_BAKE_AGENT_PROTOCOL_H
+#ifndef TB2_BAKE_CHANNEL_PROTOCOL_H
+#define TB2_BAKE_CHANNEL_PROTOCOL_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -9,7 +9,9 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "bake/internal.h"
+#include "bake/channel.h"
+#include "bake/channel/internal.h"
+#include "bake/channel/protocol.h"
 #include "base/clock.h"
 #include "base/mem.h"
 

@@ -2,11 +2,12 @@
 /*
  * Work that several tasks want and one does: a hash table of keys with their state under one mutex.
  */
-#include "bake/pipeline.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bake/common/once.h"
 #include "base/clock.h"
 #include "base/mem.h"
 

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Places: a counter under a mutex. */
-#include "bake/pipeline.h"
 
+#include <pthread.h>
+#include <unistd.h>
+
+#include "bake/common/slots.h"
 #include "base/clock.h"
 #include "base/cond.h"
 
@@ -44,4 +47,10 @@ void slots_leave(struct slots *s)
     s->used--;
     pthread_cond_signal(&s->freed);
     pthread_mutex_unlock(&s->lock);
+}
+
+size_t machine_cores(void)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return cores > 1 ? (size_t)cores : 1;
 }

@@ -3,12 +3,13 @@
  * Two disks side by side. Where both take the same bytes of the same chunk nothing is read; the rest
  * is read and compared block by block, so the answer depends on contents alone.
  */
-#include "bake/pipeline.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "bake/disk.h"
 #include "base/mem.h"
+#include "blockdev/blockdev.h"
 
 enum { COMPARE_CACHE = 64 << 20 };
 

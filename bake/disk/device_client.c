@@ -9,10 +9,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "bake/common/document.h"
+#include "bake/disk.h"
 #include "bake/disk/internal.h"
-#include "bake/pipeline.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "blockdev/blockdev.h"
 
 /* The kernel may take its time over a device. */
 enum { ANSWER_TIMEOUT_SECONDS = 120 };

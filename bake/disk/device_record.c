@@ -10,11 +10,14 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "bake/common/document.h"
+#include "bake/disk.h"
+#include "bake/disk/devices.h"
 #include "bake/disk/internal.h"
-#include "bake/pipeline.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "blockdev/blockdev.h"
 
 enum { RECORD_MAX = 64 << 10 };
 

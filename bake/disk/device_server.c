@@ -22,9 +22,13 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "bake/common/document.h"
+#include "bake/disk.h"
 #include "bake/disk/internal.h"
-#include "bake/pipeline.h"
+#include "bake/guest/trace.h"
 #include "bake/remote.h"
+#include "bake/template.h"
+#include "bake/template/record.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /* Disks without templates: an image's, assembled but not booted; any disk as a file. */
-#include "bake/pipeline.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "bake/common/run_lock.h"
+#include "bake/common/slots.h"
+#include "bake/disk.h"
+#include "bake/image/image.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/proc.h"
+#include "blockdev/blockdev.h"
 
 enum { CONVERT_LIMIT_MS = 60 * 60 * 1000 };
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* What the files of attached devices share: records in the store's devices/ (docs/formats/store.md)
+/* Private to bake/disk: what the files of attached devices share: records in the store's devices/ (docs/formats/store.md)
  * and the words of the control socket. */
-#ifndef TB2_BAKE_DEVICE_INTERNAL_H
-#define TB2_BAKE_DEVICE_INTERNAL_H
+#ifndef TB2_BAKE_DISK_INTERNAL_H
+#define TB2_BAKE_DISK_INTERNAL_H
 
 #include <stdint.h>
 
-#include "bake/bake.h"
+#include "bake/disk.h"
 
 #define DEVICE_LOCK "server.lock"
 #define DEVICE_SOCKET "server.sock"

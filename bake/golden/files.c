@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* A directory of this machine, put into a guest. */
-#include "bake/golden/internal.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -9,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "bake/golden/internal.h"
 #include "base/file.h"
 #include "base/mem.h"
 

@@ -3,14 +3,21 @@
  * A golden replay of many tasks: tasks are chosen, their templates found in the catalog, and trials
  * go through the scheduler's one lane, that of VMs, with the limits that a bake has.
  */
-#include "bake/golden/internal.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bake/common/blame.h"
+#include "bake/golden.h"
+#include "bake/golden/internal.h"
+#include "bake/guest/guest.h"
+#include "bake/guest/machine_room.h"
 #include "bake/remote.h"
+#include "bake/run/run.h"
 #include "bake/run/schedule.h"
+#include "bake/template.h"
 #include "base/clock.h"
 #include "base/mem.h"
 

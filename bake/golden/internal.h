@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Private to bake's golden*.c and their unit tests. */
+/* Private to bake/golden and its unit tests. */
 #ifndef TB2_BAKE_GOLDEN_INTERNAL_H
 #define TB2_BAKE_GOLDEN_INTERNAL_H
 
 #include "bake/golden.h"
-#include "bake/pipeline.h"
+#include "bake/guest/machine_room.h"
+#include "bake/template.h"
+#include "base/buf.h"
+#include "manifests/manifest.h"
 
-/* ---- Trees (golden_files.c) ----------------------------------------------------------------- */
+/* ---- Trees (files.c) ------------------------------------------------------------------------ */
 
 enum {
     GOLDEN_DEPTH_MAX = 32,     /* directories in each other */
@@ -33,7 +36,7 @@ struct golden_target {
 int golden_put_tree(const struct golden_target *target, const char *from, const char *to,
                     const char *script, struct err *e) MUST_USE;
 
-/* ---- Rewards (golden_reward.c) -------------------------------------------------------------- */
+/* ---- Rewards (reward.c) -------------------------------------------------------------- */
 
 enum { GOLDEN_REWARD_MAX = 64 << 10 /* bytes of a reward file */ };
 
@@ -43,7 +46,7 @@ int golden_reward_text(double *out, const void *text, size_t len, struct err *e)
 int golden_reward_json(double *out, bool *found, const void *text, size_t len,
                        struct err *e) MUST_USE;
 
-/* ---- Output (golden_output.c) --------------------------------------------------------------- */
+/* ---- Output (output.c) --------------------------------------------------------------- */
 
 enum {
     GOLDEN_HEAD_MAX = 1 << 20, /* bytes of a script's output that are kept as they come */
@@ -70,7 +73,7 @@ void golden_output_fini(struct golden_output *o);
 /* The last lines as a text for an error: harmless on a terminal, "" if there were none. */
 void golden_output_show(const struct golden_output *o, char *text, size_t len);
 
-/* ---- One trial (golden_trial.c) ------------------------------------------------------------- */
+/* ---- One trial (trial.c) ------------------------------------------------------------- */
 
 struct golden_task {
     const struct golden_options *options;

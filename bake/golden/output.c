@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* What the scripts of a trial print, kept within bounds. */
-#include "bake/golden/internal.h"
 
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "bake/golden/internal.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"

@@ -3,12 +3,12 @@
  * Rewards that a guest wrote. Harbor reads reward.txt as one number, and reward.json as an object of
  * numbers; what it takes beyond plain decimal numbers (nan, inf, 1_0) is refused here.
  */
-#include "bake/golden/internal.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bake/golden/internal.h"
 #include "base/mem.h"
 
 enum { NUMBER_MAX = 64 /* characters */ };

@@ -4,17 +4,24 @@
  * decides nothing; /tests, then test.sh; then the reward, from /logs/verifier. The tests come into the
  * guest when the solution is done. What solve.sh left running runs on while the tests do.
  */
-#include "bake/golden/internal.h"
 
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bake/channel.h"
+#include "bake/golden.h"
+#include "bake/golden/internal.h"
+#include "bake/guest/guest.h"
+#include "bake/step/context.h"
+#include "bake/template/copy.h"
+#include "bake/vm.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "manifests/manifest.h"
 
 enum {
     RESTORE_TRIES = 2,

@@ -4,10 +4,13 @@
  * can be one, else by a boot. What comes out is the same: a boot image is such a boot, stopped before
  * anything looked at the disk (docs/decisions/0030-boot-images.md).
  */
-#include "bake/guest/internal.h"
 
 #include <stdlib.h>
 
+#include "bake/channel.h"
+#include "bake/guest/guest.h"
+#include "bake/guest/internal.h"
+#include "bake/vm.h"
 #include "base/log.h"
 #include "base/mem.h"
 

@@ -14,7 +14,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bake/channel.h"
+#include "bake/common/document.h"
+#include "bake/common/once.h"
+#include "bake/guest/boot_image.h"
+#include "bake/guest/guest.h"
 #include "bake/guest/internal.h"
+#include "bake/guest/machine_room.h"
+#include "bake/vm.h"
 #include "bake/vm/host.h"
 #include "base/file.h"
 #include "base/log.h"

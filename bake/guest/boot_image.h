@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Private to bake: boot images as the store keeps them (docs/formats/store.md). Records are replaced as a whole:
+/* Boot images as the store keeps them (docs/formats/store.md). Records are replaced as a whole:
  * any number of threads and processes may read and store them. */
-#ifndef TB2_BAKE_BOOT_IMAGE_H
-#define TB2_BAKE_BOOT_IMAGE_H
+#ifndef TB2_BAKE_GUEST_BOOT_IMAGE_H
+#define TB2_BAKE_GUEST_BOOT_IMAGE_H
 
 #include <stdint.h>
 

@@ -5,9 +5,10 @@
  * by as much. So the clock is read back: what it says lies between the host's times before and after,
  * and the worse of the two differences bounds the error.
  */
-#include "bake/pipeline.h"
 
 #include "base/clock.h"
+#include "bake/channel.h"
+#include "bake/guest/internal.h"
 
 enum { TRIES = 20 };
 #define GOOD_NS INT64_C(200000000)   /* no further attempt */

@@ -7,8 +7,9 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include "bake/internal.h"
-#include "bake/pipeline.h"
+#include "bake/channel/console.h"
+#include "bake/guest/internal.h"
+#include "bake/recipe/secrets.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"

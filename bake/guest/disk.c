@@ -13,17 +13,20 @@
  * the device's cookie and locked while its process lives; notes that nobody holds are followed
  * before the first device is made.
  */
-#include "bake/pipeline.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "bake/common/slots.h"
+#include "bake/guest/internal.h"
+#include "bake/vm.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"

@@ -4,7 +4,6 @@
  * process, with the channel to its agent. Its directory lies in the process's part of the store's
  * tmp/, so whatever a kill leaves behind is removed by the next run.
  */
-#include "bake/guest/internal.h"
 
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -14,7 +13,16 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "bake/channel.h"
+#include "bake/common/slots.h"
+#include "bake/guest/guest.h"
+#include "bake/guest/internal.h"
+#include "bake/guest/machine_room.h"
+#include "bake/guest/memory.h"
+#include "bake/template.h"
+#include "bake/vm.h"
 #include "bake/vm/page_server.h"
+#include "bake/vm/tap.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"

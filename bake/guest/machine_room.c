@@ -6,25 +6,27 @@
  * no other; else Firecracker where it can do all that is wanted, and QEMU where it cannot. Why is
  * logged.
  */
-#include "bake/guest/boot_image.h"
-#include "bake/pipeline.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "bake/common/document.h"
+#include "bake/common/once.h"
+#include "bake/guest/boot_image.h"
+#include "bake/guest/internal.h"
+#include "bake/guest/machine_room.h"
+#include "bake/guest/memory.h"
+#include "bake/kernel.h"
+#include "bake/template.h"
+#include "bake/vm.h"
+#include "bake/vm/host.h"
 #include "base/log.h"
 #include "base/mem.h"
 
 /* Plain chunks kept in memory, shared by all devices of the process. */
 enum { CHUNK_CACHE_SIZE = 256 << 20 };
-
-size_t machine_cores(void)
-{
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return cores > 1 ? (size_t)cores : 1;
-}
 
 static const char *accel_name(enum vm_accel accel)
 {

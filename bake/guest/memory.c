@@ -7,11 +7,11 @@
  * The last few images that nobody uses are kept: a template is often restored again at once (two
  * copies to prove it, trials one after another), and then finds its pages in memory.
  */
-#include "bake/guest/memory.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "bake/guest/memory.h"
 #include "base/log.h"
 #include "base/mem.h"
 

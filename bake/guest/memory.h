@@ -3,8 +3,8 @@
  * Memory of templates, as restores want it: random access to its bytes, and a file to map whose pages
  * come when they are touched.
  */
-#ifndef TB2_BAKE_MEMORY_H
-#define TB2_BAKE_MEMORY_H
+#ifndef TB2_BAKE_GUEST_MEMORY_H
+#define TB2_BAKE_GUEST_MEMORY_H
 
 #include <stdbool.h>
 

@@ -13,7 +13,6 @@
  *    counts: so two guests with the same blocks in the same order have the same chunks, also where one
  *    has some more in between.
  */
-#include "bake/guest/memory_share.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -21,6 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "bake/guest/memory_share.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/pool.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Private to bake: guests' memory in the store, sharing with what is there already. */
-#ifndef TB2_BAKE_MEMORY_SHARE_H
-#define TB2_BAKE_MEMORY_SHARE_H
+/* Guests' memory in the store, sharing with what is there already. */
+#ifndef TB2_BAKE_GUEST_MEMORY_SHARE_H
+#define TB2_BAKE_GUEST_MEMORY_SHARE_H
 
 #include <stddef.h>
 #include <stdint.h>

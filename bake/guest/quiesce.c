@@ -4,8 +4,9 @@
  * done since the boot (what the image brought along in that state is its own affair, and part of the
  * task). A manager that is at work gets some time to end.
  */
-#include "bake/pipeline.h"
 
+#include "bake/channel.h"
+#include "bake/guest/guest.h"
 #include "base/clock.h"
 #include "base/log.h"
 

@@ -6,7 +6,8 @@
 #include <fcntl.h>
 #include <stdlib.h>
 
-#include "bake/pipeline.h"
+#include "bake/guest/guest.h"
+#include "bake/recipe/secrets.h"
 #include "base/file.h"
 #include "base/mem.h"
 

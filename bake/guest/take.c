@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "bake/common/slots.h"
 #include "bake/guest/internal.h"
 #include "bake/guest/memory_share.h"
 #include "base/file.h"

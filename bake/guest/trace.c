@@ -6,7 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bake/pipeline.h"
+#include "bake/guest/guest.h"
+#include "bake/guest/memory.h"
+#include "bake/guest/trace.h"
+#include "bake/template.h"
 #include "base/mem.h"
 
 enum { TRACE_MAX = 1 << 17 }; /* extents; the rest of a longer trace comes when it is read */

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* What guests read of their disks and memory, as a template's record keeps it (trace.c). Private to bake. */
-#ifndef TB2_BAKE_TRACE_H
-#define TB2_BAKE_TRACE_H
+/* What guests read of their disks and memory, as a template's record keeps it. */
+#ifndef TB2_BAKE_GUEST_TRACE_H
+#define TB2_BAKE_GUEST_TRACE_H
 
-#include "bake/bake.h"
 #include "base/digest.h"
 #include "base/json.h"
 #include "blockdev/blockdev.h"
 
 struct guest;
+struct template;
 
 /* Members of a template's record: extents of base_disk that a boot read until it was ready, and of
  * disk that a restore read. */

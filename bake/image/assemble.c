@@ -4,12 +4,16 @@
  * the layer chain from a fixed start, so images that share their lower layers share addresses; the
  * map covers only what the merged tree refers to, so what an upper layer deleted reads as zeros.
  */
-#include "bake/pipeline.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "bake/common/document.h"
+#include "bake/image/graft.h"
+#include "bake/image/image.h"
+#include "bake/image/layer_store.h"
 #include "base/mem.h"
+#include "blockdev/blockdev.h"
 
 struct assembly {
     const struct cancel *cancel; /* borrowed */

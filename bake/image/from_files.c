@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* Images in files: layouts, packed layouts, archives of `docker save`. Blobs are read where they
  * are. An archive is opened once in a run, however many tasks name it. */
-#include "bake/pipeline.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bake/image/image.h"
+#include "bake/image/pins.h"
 #include "base/mem.h"
+#include "blockdev/blockdev.h"
 
 struct open_archive {
     struct open_archive *next;

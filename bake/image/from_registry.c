@@ -4,8 +4,6 @@
  * a tag that has not moved costs one HEAD. What each tag stood for is noted as well
  * (docs/formats/store.md, "Tags"): with that, a run without a network finds the same images.
  */
-#include "bake/upkeep/census.h"
-#include "bake/pipeline.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,9 +11,14 @@
 #include <string.h>
 #include <time.h>
 
+#include "bake/common/document.h"
+#include "bake/common/once.h"
+#include "bake/image/image.h"
+#include "bake/image/pins.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "blockdev/blockdev.h"
 
 enum { REF_PATH_MAX = 8 + DIGEST_TEXT_MAX, REF_RECORD_MAX = 4096, TIME_TEXT_MAX = 32 };
 

@@ -12,11 +12,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bake/recipe/host_tree.h"
+#include "bake/common/document.h"
+#include "bake/common/once.h"
+#include "bake/image/graft.h"
+#include "bake/image/image.h"
+#include "bake/image/ingest_gate.h"
+#include "bake/image/layer_store.h"
+#include "bake/image/pins.h"
 #include "bake/recipe/files.h"
-#include "bake/step/internal.h"
+#include "bake/recipe/host_tree.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "blockdev/blockdev.h"
 
 enum { GRAFT_FORMAT = 1, IDS_MAX = 65535 };
 

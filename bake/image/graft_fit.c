@@ -8,8 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bake/pipeline.h"
+#include "bake/image/graft.h"
 #include "base/mem.h"
+#include "oci/oci.h"
 
 enum { LINKS_MAX = 40 }; /* path_resolution(7) */
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Images: name to documents, whatever the source. */
-#include "bake/pipeline.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -8,6 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bake/common/once.h"
+#include "bake/common/slots.h"
+#include "bake/image/image.h"
+#include "bake/image/ingest_gate.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"

@@ -4,9 +4,12 @@
  * a bound on how many layers are read at once, one of them at most with a wide window. Memory follows
  * from these, whatever the number of tasks and the size of layers.
  */
-#include "bake/pipeline.h"
 
+#include <pthread.h>
+
+#include "bake/image/ingest_gate.h"
 #include "base/mem.h"
+#include "base/pool.h"
 
 /* A layer has three threads of its own (stream.c) and some 20 MiB; more than so many at once keep no
  * core busy that would be idle otherwise. */

@@ -4,7 +4,6 @@
  * and the layer index, in one file, so that a layer is there wholly or not at all. This is where
  * oci's layer reader and blockdev's region writer meet; neither knows the other.
  */
-#include "bake/pipeline.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -12,9 +11,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bake/image/ingest_gate.h"
+#include "bake/image/layer_store.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/pool.h"
+#include "blockdev/blockdev.h"
 
 /* docs/formats/store.md, "Layers". */
 static const char magic[8] = {'t', 'b', '2', 'l', 'a', 'y', 'e', 'r'};

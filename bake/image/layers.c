@@ -6,17 +6,24 @@
  * be no good, those who have another one try it. A blob is dropped as soon as its layer is in the
  * store. How much is ingested at a time is the gate's matter.
  */
-#include "bake/pipeline.h"
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "bake/common/once.h"
+#include "bake/common/slots.h"
+#include "bake/image/image.h"
+#include "bake/image/layer_store.h"
+#include "bake/image/remote_layers.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "blockdev/blockdev.h"
 
 enum { WORK_THREADS = 4 };
 

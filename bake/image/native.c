@@ -9,7 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bake/pipeline.h"
+#include "bake/common/slots.h"
+#include "bake/image/image.h"
 #include "base/mem.h"
 #include "blockdev/overlaybd.h"
 

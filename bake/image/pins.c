@@ -3,12 +3,15 @@
  * Tags held to digests. Three lock files in memory: the one that was read, the one to compare with,
  * and what this run's images stand for. One mutex guards them: they are looked at once per task.
  */
-#include "bake/pipeline.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bake/image.h"
+#include "bake/image/pins.h"
 #include "base/mem.h"
+#include "manifests/manifest.h"
 
 struct pins {
     const struct bake_pins *options;

@@ -3,13 +3,14 @@
  * Where registries are, as people write it: registries.yaml, our own form (docs/registries.md). Keys
  * are known or refused: a misspelt "mirors" would send every pull to the registry.
  */
-#include "bake/image/registries.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "bake/image.h"
+#include "bake/image/registries.h"
 #include "base/file.h"
 #include "base/mem.h"
 

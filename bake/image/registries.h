@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* What the readers of registries' settings share; see registries_load in bake.h. */
-#ifndef TB2_BAKE_REGISTRIES_H
-#define TB2_BAKE_REGISTRIES_H
+#ifndef TB2_BAKE_IMAGE_REGISTRIES_H
+#define TB2_BAKE_IMAGE_REGISTRIES_H
 
-#include "bake/bake.h"
+#include "bake/image.h"
 #include "manifests/manifest.h"
 #include "registry/registry.h"
 

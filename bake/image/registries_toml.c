@@ -5,13 +5,13 @@
  * (docs/hosts.md there). Both can say more than is read here; what would change who is asked is read
  * or refused, the rest is passed over.
  */
-#include "bake/image/registries.h"
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "bake/image/registries.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"

@@ -4,11 +4,15 @@
  * someone else is at is left until the rest is done. A baker never waits while it holds a claim that
  * it has not worked off, so two of them cannot wait for each other.
  */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "bake/remote/internal.h"
+#include "bake/image/image.h"
+#include "bake/image/layer_store.h"
+#include "bake/image/remote_layers.h"
+#include "bake/remote/remote.h"
 #include "base/log.h"
 #include "base/mem.h"
 

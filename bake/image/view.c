@@ -4,12 +4,17 @@
  * differ. Nothing is booted, no disk is made, no chunk is stored. Layers that the store has are read
  * from there; of others the blob is read once, without its data, or with it only to compare.
  */
-#include "bake/pipeline.h"
 
 #include <string.h>
 
+#include "bake/common/document.h"
+#include "bake/common/run_lock.h"
+#include "bake/image.h"
+#include "bake/image/image.h"
+#include "bake/image/layer_store.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "blockdev/blockdev.h"
 
 enum {
     BLOCK = 4096,

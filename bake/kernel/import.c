@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bake/internal.h"
+#include "bake/kernel/internal.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/proc.h"

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-#include "bake/internal.h"
+#include "bake/kernel/internal.h"
 
 enum { CPIO_ALIGN = 4, CPIO_BLOCK = 512 };
 

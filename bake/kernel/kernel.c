@@ -16,7 +16,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bake/internal.h"
+#include "bake/channel/console.h"
+#include "bake/kernel.h"
+#include "bake/kernel/internal.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bake/image/image.h"
 #include "bake/push/internal.h"
 #include "base/mem.h"
 

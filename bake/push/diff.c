@@ -7,11 +7,11 @@
  * A file's bytes are compared only where that needs to be: as a rule it lies at the same place on both
  * disks, and the disks' maps have the same chunks there.
  */
-#include "bake/push/diff.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "bake/push/diff.h"
 #include "base/mem.h"
 #include "blockdev/ext4_read.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Private to bake: what makes one disk's tree of another's, as a layer. */
+/* Private to bake/push: what makes one disk's tree of another's, as a layer. */
 #ifndef TB2_BAKE_PUSH_DIFF_H
 #define TB2_BAKE_PUSH_DIFF_H
 

@@ -10,7 +10,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "bake/common/document.h"
+#include "bake/push.h"
 #include "bake/push/internal.h"
+#include "bake/template.h"
 #include "base/mem.h"
 
 #define MANIFEST_TYPE "application/vnd.oci.image.manifest.v1+json"

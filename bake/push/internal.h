@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* What the files of pushes share. */
+/* Private to bake/push. */
 #ifndef TB2_BAKE_PUSH_INTERNAL_H
 #define TB2_BAKE_PUSH_INTERNAL_H
 
-#include "bake/pipeline.h"
+#include "bake/image/image.h"
 #include "bake/push.h"
 
 struct push {
@@ -31,7 +31,7 @@ struct push_blob {
     enum registry_push_result result;
 };
 /* Makes the blob, unless that was done before, and sees to it that the repository has it
- * (push_layer.c); thread-safe for different blobs. */
+ * (layer.c); thread-safe for different blobs. */
 int push_blob_send(const struct push_target *t, struct push_blob *b, struct err *e) MUST_USE;
 
 /* Counts a layer that was sent. */
@@ -51,7 +51,7 @@ struct push_plan {
 };
 
 /*
- * Layers of a disk (push_plan.c): one for each region that the disk takes something from, and one
+ * Layers of a disk (plan.c): one for each region that the disk takes something from, and one
  * with all the rest. `regions` are those of an image's layers, bottom first, as the store has them;
  * where they are on the disk is found out. None: all is in one layer.
  */
@@ -62,7 +62,7 @@ void push_plan_fini(struct push_plan *p);
 /* push_blob_send of what the layer is converted to. */
 int push_layer_send(const struct push_target *t, struct push_layer *l, struct err *e) MUST_USE;
 
-/* What the documents of a native image say beside its layers (push_document.c). */
+/* What the documents of a native image say beside its layers (document.c). */
 struct push_facts {
     const struct json *image_config; /* the image's; NULL: nothing known */
     const struct template *template; /* NULL: an image's own disk */
@@ -81,11 +81,11 @@ int push_plain_documents(const struct push_target *t, const struct image *base,
                          struct digest *digest, struct err *e) MUST_USE;
 
 /* Sees to it that the repository has a layer of the image as it is, and counts it in `out`
- * (push_copy.c). */
+ * (copy.c). */
 int push_copy_layer(const struct push_target *t, struct image *i, const struct oci_descriptor *d,
                     struct push_report *out, struct err *e) MUST_USE;
 
-/* Pushes a template's disk as its image's layers and one of what changed (push_plain.c). */
+/* Pushes a template's disk as its image's layers and one of what changed (plain.c). */
 int push_plain(const struct push_target *t, const struct template *template,
                struct push_report *out, struct err *e) MUST_USE;
 
@@ -93,7 +93,7 @@ int push_plain(const struct push_target *t, const struct template *template,
 int push_assemble(struct push *p, struct image *i, uint64_t free_size, struct block_map **out,
                   struct err *e) MUST_USE;
 
-/* Copies an image as it is (push_copy.c). */
+/* Copies an image as it is (copy.c). */
 int push_copy(const struct push_target *t, struct image *i, struct push_report *out,
               struct err *e) MUST_USE;
 

@@ -8,8 +8,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bake/upkeep/census.h"
+#include "bake/common/document.h"
+#include "bake/common/once.h"
+#include "bake/common/slots.h"
+#include "bake/image/image.h"
 #include "bake/push/internal.h"
+#include "bake/upkeep/census.h"
 #include "base/file.h"
 #include "base/mem.h"
 

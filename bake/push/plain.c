@@ -7,8 +7,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "bake/common/document.h"
+#include "bake/image/image.h"
+#include "bake/push.h"
 #include "bake/push/diff.h"
 #include "bake/push/internal.h"
+#include "bake/template.h"
 #include "base/file.h"
 #include "base/mem.h"
 

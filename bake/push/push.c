@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /* Pushes: what to push is found in the store or made, then sent layer by layer, the manifest last. */
-#include "bake/push.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "bake/common/document.h"
+#include "bake/common/run_lock.h"
+#include "bake/image/image.h"
+#include "bake/image/layer_store.h"
+#include "bake/push.h"
 #include "bake/push/internal.h"
+#include "bake/template.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* What a recipe lays, read when a bake is planned: a part of each template's key. */
-#include "bake/recipe/files.h"
 
 #include <stdlib.h>
 
-#include "bake/pipeline.h"
+#include "bake/common/blame.h"
+#include "bake/recipe.h"
+#include "bake/recipe/files.h"
+#include "bake/recipe/host_tree.h"
 
 int recipe_files_open(struct host_tree **out, const struct recipe_files *f, const struct cancel *c,
                       struct err *e)

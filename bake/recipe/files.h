@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Private to bake: files of the host that steps of a recipe lay. */
+/* Files of the host that steps of a recipe lay. */
 #ifndef TB2_BAKE_RECIPE_FILES_H
 #define TB2_BAKE_RECIPE_FILES_H
 
@@ -10,5 +10,9 @@
  * borrowed for the life of *out, which the caller frees. */
 int recipe_files_open(struct host_tree **out, const struct recipe_files *f, const struct cancel *c,
                       struct err *e) MUST_USE;
+
+/* Reads what copy steps and grafts of directories and tarballs lay, for their digests (has_content): before
+ * recipe_canonical. ERR_INPUT with the step's line. */
+int recipe_read_files(struct recipe *r, const struct cancel *c, struct err *e) MUST_USE;
 
 #endif

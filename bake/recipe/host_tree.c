@@ -3,7 +3,6 @@
  * Listing and reading files of the host. Every step goes from a descriptor to a name in it, without
  * following links: whoever exchanges a directory for a link meanwhile leads nowhere.
  */
-#include "bake/recipe/host_tree.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -13,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "bake/recipe/host_tree.h"
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/mem.h"

@@ -6,8 +6,8 @@
  *
  * A tree is used by one thread at a time.
  */
-#ifndef TB2_BAKE_HOST_TREE_H
-#define TB2_BAKE_HOST_TREE_H
+#ifndef TB2_BAKE_RECIPE_HOST_TREE_H
+#define TB2_BAKE_RECIPE_HOST_TREE_H
 
 #include <stdint.h>
 #include <time.h>

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Values of secrets: where they come from, and where they must not be found. */
-#include "bake/recipe/secrets.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -8,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bake/recipe/secrets.h"
 #include "base/file.h"
 #include "base/mem.h"
 

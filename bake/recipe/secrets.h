@@ -6,8 +6,8 @@
  *
  * A set does not change once it is open: any number of threads may use it.
  */
-#ifndef TB2_BAKE_SECRETS_H
-#define TB2_BAKE_SECRETS_H
+#ifndef TB2_BAKE_RECIPE_SECRETS_H
+#define TB2_BAKE_RECIPE_SECRETS_H
 
 #include "base/buf.h"
 #include "manifests/manifest.h"

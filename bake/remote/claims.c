@@ -8,16 +8,21 @@
  * promised to renew it, replaces it, which works for one of those who try. An owner that was taken
  * for dead notices at its next renewal; what it does meanwhile is done twice, and does no harm.
  */
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
 #include "bake/remote/internal.h"
+#include "bake/remote/remote.h"
 #include "base/clock.h"
 #include "base/cond.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "registry/object.h"
 
 enum {
     DEFAULT_LEASE_MS = 60 * 1000,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Chunks that a remote store is known to have: a table with open addressing. */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -10,15 +10,21 @@
  * A registry cannot say who was first, so there are no claims: two bakers may do the same work at
  * the same time, and the later one's result is the one that stays.
  */
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bake/common/document.h"
+#include "bake/remote.h"
 #include "bake/remote/internal.h"
+#include "bake/remote/remote.h"
 #include "base/file.h"
 #include "base/io.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "registry/registry.h"
 
 enum {
     PACK_SIZE = 32 << 20,

@@ -5,11 +5,14 @@
  * before it is kept.
  */
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bake/remote.h"
 #include "bake/remote/internal.h"
+#include "bake/remote/remote.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"

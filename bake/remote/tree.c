@@ -4,14 +4,18 @@
  * directory that was copied is a remote store, and the other way round
  * (docs/decisions/0014-remote-stores.md).
  */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bake/remote.h"
 #include "bake/remote/internal.h"
+#include "bake/remote/remote.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/pool.h"
+#include "registry/object.h"
 
 #define FORMAT_TEXT "tb2-bake store 1\n"
 #define FORMAT_PREFIX "tb2-bake store "

@@ -11,7 +11,16 @@
  */
 #include <stdlib.h>
 
+#include "bake/bake.h"
+#include "bake/channel.h"
+#include "bake/common/document.h"
+#include "bake/guest/guest.h"
+#include "bake/image/graft.h"
+#include "bake/run/events.h"
 #include "bake/run/warming.h"
+#include "bake/step/cache.h"
+#include "bake/step/context.h"
+#include "bake/step/steps.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"

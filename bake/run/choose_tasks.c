@@ -4,26 +4,22 @@
  * All of that comes before any work, so that a mistake in the command line or two tasks that would
  * overwrite each other end the run before it begins. A task that cannot be read fails by itself.
  */
-#include "bake/pipeline.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bake/bake.h"
+#include "bake/common/blame.h"
+#include "bake/image/pins.h"
+#include "bake/run/history.h"
+#include "bake/run/provider.h"
+#include "bake/run/run.h"
 #include "base/clock.h"
 #include "base/mem.h"
 
 /* What a person named and is not there, or is something else, is a mistake in the input. */
-int run_blame_input(struct err *e, const char *hint)
-{
-    if (e->class == ERR_NOTFOUND || e->sys == ENOTDIR || e->sys == EISDIR) {
-        e->class = ERR_INPUT;
-        err_hint(e, "%s", hint);
-    }
-    return -(int)e->class;
-}
-
 static int open_set(struct run *run, struct err *e)
 {
     const struct bake_selection *s = &run->options->tasks;

@@ -4,14 +4,17 @@
  * (docs/formats/journal.md). The journal is a record of what happened; resuming does not depend on
  * it, since what is done is found again in the store.
  */
-#include "bake/pipeline.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "bake/bake.h"
+#include "bake/run/events.h"
+#include "bake/run/run.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"

@@ -3,7 +3,6 @@
  * What earlier runs tell: their journals' task_finished lines, the newest run first. Only those
  * lines are parsed; a line that makes no sense (a kill, a full disk) is skipped.
  */
-#include "bake/run/history.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -12,6 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "bake/bake.h"
+#include "bake/run/history.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Private to bake: what the journals of earlier runs in a store tell about tasks. */
-#ifndef TB2_BAKE_HISTORY_H
-#define TB2_BAKE_HISTORY_H
+/* What the journals of earlier runs in a store tell about tasks. */
+#ifndef TB2_BAKE_RUN_HISTORY_H
+#define TB2_BAKE_RUN_HISTORY_H
 
 #include "bake/bake.h"
 

@@ -4,13 +4,16 @@
  * a trainer looks up is the trainer's to know; so its code is asked, not imitated. The format of the
  * answers is in docs/formats/provider.md.
  */
-#include "bake/pipeline.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 
+#include "bake/recipe/files.h"
+#include "bake/recipe/secrets.h"
+#include "bake/run/provider.h"
+#include "bake/run/run.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/proc.h"

@@ -3,13 +3,18 @@
  * Registration: the local catalog always, a template server when one is set. The server builds from
  * the task's image with the recipe's steps; its alias is the catalog's.
  */
-#include "bake/pipeline.h"
-#include "bake/push.h"
-#include "bake/smoke.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "bake/bake.h"
+#include "bake/image/image.h"
+#include "bake/push.h"
+#include "bake/run/events.h"
+#include "bake/run/run.h"
+#include "bake/smoke.h"
+#include "bake/template.h"
+#include "bake/template/record.h"
 #include "base/buf.h"
 #include "base/mem.h"
 

@@ -4,18 +4,38 @@
  * is cancelled. One task's failure is that task's alone. Results depend on nothing but the tasks:
  * they share layers, tags and places through image_room and the lanes.
  */
-#include "bake/guest/boot_image.h"
-#include "bake/pipeline.h"
-#include "bake/push.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "bake/bake.h"
+#include "bake/common/blame.h"
+#include "bake/common/run_lock.h"
+#include "bake/common/slots.h"
+#include "bake/guest/boot_image.h"
+#include "bake/guest/machine_room.h"
+#include "bake/image/graft.h"
+#include "bake/image/image.h"
+#include "bake/image/pins.h"
+#include "bake/kernel.h"
+#include "bake/push.h"
+#include "bake/recipe/files.h"
+#include "bake/recipe/secrets.h"
+#include "bake/remote.h"
+#include "bake/run/events.h"
+#include "bake/run/history.h"
+#include "bake/run/provider.h"
+#include "bake/run/run.h"
+#include "bake/run/schedule.h"
+#include "bake/step/cache.h"
+#include "bake/vm/tap.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -327,16 +347,6 @@ static int save_pins(struct run *run, const struct bake_report *r, struct err *e
     for (size_t i = 0; i < r->count; i++)
         all &= r->results[i].manifest[0] != 0;
     return run->plan_only && !run->options->pins.update ? 0 : pins_save(run->pins, all, e);
-}
-
-int run_lock(int *fd, struct store *s, struct err *e)
-{
-    int rc = file_lock(fd, store_dir(s), "run.lock", true, false, e);
-    if (rc == -ERR_BUSY) {
-        err_set(e, ERR_BUSY, "another bake is using the store %s", store_path(s));
-        return err_hint(e, "wait for it to end, or use another store (--store)");
-    }
-    return rc;
 }
 
 static int finish_run(struct run *run, struct bake_report *out, int64_t start_ms, struct err *e)

@@ -4,7 +4,6 @@
  * under one mutex that is never held across work. A thread of its own watches the two cancel
  * requests, which no condition can wait for.
  */
-#include "bake/run/schedule.h"
 
 #include <assert.h>
 #include <poll.h>
@@ -12,6 +11,7 @@
 #include <stdlib.h>
 #include <sys/eventfd.h>
 
+#include "bake/run/schedule.h"
 #include "base/clock.h"
 #include "base/cond.h"
 #include "base/file.h"

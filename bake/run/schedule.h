@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Private to bake: the scheduler of a run.
+ * The scheduler of a run.
  *
  * Items (tasks) go from lane to lane until they are done. A lane is a kind of work with a limit of
  * its own: requests, disks, VMs, server slots. Its threads take the waiting item with the most work
@@ -10,8 +10,8 @@
  *
  * What work does is the caller's; with stages that do nothing real the same code runs in a test.
  */
-#ifndef TB2_BAKE_SCHEDULE_H
-#define TB2_BAKE_SCHEDULE_H
+#ifndef TB2_BAKE_RUN_SCHEDULE_H
+#define TB2_BAKE_RUN_SCHEDULE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Trying templates of a server out, several at a time. */
-#include "bake/smoke.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "bake/pipeline.h"
+#include "bake/smoke.h"
+#include "bake/template/ready.h"
 #include "base/mem.h"
 
 enum { JOBS_MAX = 64 };

@@ -5,10 +5,13 @@
  * standing still, so they are long. A thread of a lane works on one task's stage at a time: the limit
  * is that thread's (base/cancel.h), and ends what it waits for wherever that is.
  */
-#include "bake/pipeline.h"
 
 #include <stdio.h>
 #include <string.h>
+
+#include "bake/bake.h"
+#include "bake/run/events.h"
+#include "bake/run/run.h"
 
 enum { MINUTE_MS = 60 * 1000, HOUR_MS = 60 * MINUTE_MS };
 

@@ -5,11 +5,28 @@
  * parts, so nothing here has to know how far an earlier run got, and a task keeps next to nothing
  * while it waits for its next lane.
  */
-#include "bake/pipeline.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bake/bake.h"
+#include "bake/common/once.h"
+#include "bake/common/slots.h"
+#include "bake/image/graft.h"
+#include "bake/image/image.h"
+#include "bake/image/layer_store.h"
+#include "bake/image/pins.h"
+#include "bake/image/remote_layers.h"
+#include "bake/remote/remote.h"
+#include "bake/run/events.h"
+#include "bake/run/history.h"
+#include "bake/run/run.h"
+#include "bake/run/schedule.h"
+#include "bake/template.h"
+#include "bake/template/copy.h"
+#include "bake/template/record.h"
+#include "bake/template/remote_template.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"

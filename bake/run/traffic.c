@@ -3,10 +3,13 @@
  * Tells whoever watches a run how registries limit it: a thread looks at the client's counters now
  * and then. The client itself tells nobody, since it serves threads that must not wait for a screen.
  */
-#include "bake/pipeline.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
+#include "bake/bake.h"
+#include "bake/run/events.h"
+#include "bake/run/run.h"
 #include "base/mem.h"
 
 enum { LOOK_MS = 500 };

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Private to bake: a task on its way from an assembled disk to a ready guest (warm.c, warm_steps.c). One
+/* Private to bake/run: a task on its way from an assembled disk to a ready guest (make_template.c, cached_steps.c). One
  * thread, that of the task. */
-#ifndef TB2_BAKE_WARMING_H
-#define TB2_BAKE_WARMING_H
+#ifndef TB2_BAKE_RUN_WARMING_H
+#define TB2_BAKE_RUN_WARMING_H
 
-#include "bake/pipeline.h"
+#include "bake/guest/guest.h"
+#include "bake/run/run.h"
+#include "bake/step/context.h"
+#include "bake/step/steps.h"
 
 struct warming {
     struct baking *b;

@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* Why a task is baked: what its last template was made of, compared with what there is now. */
-#include "bake/pipeline.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bake/common/document.h"
+#include "bake/run/run.h"
+#include "bake/template.h"
+#include "bake/template/record.h"
+#include "bake/vm.h"
 #include "base/mem.h"
 
 /* The catalog by task: {task: {record, time_ns}}. Read once, when the first task asks. */

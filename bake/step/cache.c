@@ -7,7 +7,6 @@
  * An entry is a hint: it is not synced, one that is damaged or whose disk is not whole counts as
  * missing, and the step is run again.
  */
-#include "bake/pipeline.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -15,10 +14,16 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bake/upkeep/census.h"
+#include "bake/common/document.h"
+#include "bake/guest/guest.h"
+#include "bake/guest/machine_room.h"
+#include "bake/step/cache.h"
+#include "bake/step/context.h"
+#include "bake/vm.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "manifests/manifest.h"
 
 enum { STEP_FORMAT = 1, STEP_PATH_MAX = 16 + DIGEST_TEXT_MAX };
 

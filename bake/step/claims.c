@@ -4,10 +4,11 @@
  * same first steps run these once: who comes later waits for the result, and goes on from there. Who
  * has run a step claims the next one before the last is let go, so the one ahead stays ahead.
  */
-#include "bake/pipeline.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
+#include "bake/step/cache.h"
 #include "base/clock.h"
 #include "base/cond.h"
 #include "base/mem.h"

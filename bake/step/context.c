@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Environment, work directory and user of what runs in a guest. */
-#include "bake/pipeline.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "bake/step/context.h"
 #include "base/mem.h"
 
 void guest_context_fini(struct guest_context *c)

@@ -6,8 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bake/channel.h"
+#include "bake/guest/guest.h"
 #include "bake/recipe/files.h"
-#include "bake/step/internal.h"
+#include "bake/recipe/host_tree.h"
+#include "bake/step/steps.h"
 #include "base/mem.h"
 
 /* ---- Laying --------------------------------------------------------------------------------- */

@@ -3,8 +3,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bake/pipeline.h"
+#include "bake/channel.h"
+#include "bake/guest/guest.h"
+#include "bake/image/graft.h"
+#include "bake/image/layer_store.h"
+#include "bake/step/steps.h"
 #include "base/mem.h"
+#include "manifests/manifest.h"
 
 enum { PORTION = 1 << 20 };
 

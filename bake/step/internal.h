@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* Shared by the steps_*.c files: a program of the recipe in the guest, and what it prints. Used by the thread that
+/* Private to bake/step: a program of the recipe in the guest, and what it prints. Used by the thread that
  * has the guest. */
-#ifndef TB2_BAKE_STEPS_INTERNAL_H
-#define TB2_BAKE_STEPS_INTERNAL_H
+#ifndef TB2_BAKE_STEP_INTERNAL_H
+#define TB2_BAKE_STEP_INTERNAL_H
 
-#include "bake/pipeline.h"
+#include "bake/channel.h"
+#include "bake/guest/guest.h"
 #include "bake/recipe/secrets.h"
+#include "bake/step/steps.h"
 
 enum { COMMAND_SHOWN_MAX = 120, TAIL_SHOWN_MAX = 1200 };
 
-/* ---- Output (steps_output.c) ---- */
+/* ---- Output (output.c) ---- */
 
 struct capture {
     const struct output_tap *tap; /* may be NULL */
@@ -36,15 +38,13 @@ void show_tail(const struct buf *tail, char *out, size_t out_len);
 /* The first line of a shell text, cut. */
 void show_command(const char *text, char *out, size_t out_len);
 
-/* ---- Commands (steps_command.c) ---- */
+/* ---- Commands (shell.c) ---- */
 
 struct command {
     const char *argv[6];
     struct agent_exec exec;
 };
 
-/* The shell that shell text is for: bash if it runs, else sh. ERR_STEP with a hint: neither does. */
-int find_shell(struct guest *g, const char **out, struct err *e) MUST_USE;
 /* Prepares shell text; `text` must outlive the command. */
 int prepare_text(struct guest *g, struct command *c, const char *text, bool pipefail,
                  struct err *e) MUST_USE;
@@ -53,7 +53,7 @@ void use_context(struct command *c, const struct guest_context *context);
 int command_failed(const struct guest *g, const struct agent_result *r, const struct buf *tail,
                    uint64_t timeout_ms, struct err *e);
 
-/* ---- Run steps (steps_run.c) ---- */
+/* ---- Run steps (program.c) ---- */
 
 int guest_run_program(struct guest *g, struct step_run *run, size_t index, struct err *e) MUST_USE;
 

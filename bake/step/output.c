@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "bake/recipe/secrets.h"
 #include "bake/step/internal.h"
 #include "base/text.h"
 

@@ -7,7 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bake/channel.h"
+#include "bake/guest/guest.h"
+#include "bake/recipe/secrets.h"
+#include "bake/step/context.h"
 #include "bake/step/internal.h"
+#include "bake/step/steps.h"
 #include "base/mem.h"
 
 enum { EARLIER_SHOWN_MAX = 300, EARLIER_MAX = 600, BACKOFF_MAX_MS = 600 * 1000 };

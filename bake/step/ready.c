@@ -2,7 +2,9 @@
 /* After the steps: the start command, and the check that says when it is ready. */
 #include <stdio.h>
 
+#include "bake/channel.h"
 #include "bake/step/internal.h"
+#include "bake/step/steps.h"
 #include "base/clock.h"
 
 int guest_start(struct guest *g, const struct recipe *r, const struct guest_context *context,

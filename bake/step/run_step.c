@@ -8,7 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bake/channel.h"
+#include "bake/step/context.h"
 #include "bake/step/internal.h"
+#include "bake/step/steps.h"
 #include "base/mem.h"
 
 /* ---- Steps that change the context ---- */

@@ -6,7 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "bake/channel.h"
 #include "bake/step/internal.h"
+#include "bake/step/steps.h"
 
 enum {
     INLINE_TEXT_MAX = 64 << 10, /* longer shell text goes into a file: Linux limits one argument

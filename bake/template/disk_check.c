@@ -8,17 +8,20 @@
  * any, and nothing else is wrong, e2fsck -p frees them in a copy that is thrown away, and what it leaves
  * must be clean.
  */
-#include "bake/pipeline.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 
+#include "bake/common/slots.h"
+#include "bake/guest/machine_room.h"
+#include "bake/template/copy.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/proc.h"
+#include "blockdev/blockdev.h"
 
 enum {
     CHECK_TIMEOUT_MS = 900000,

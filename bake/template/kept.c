@@ -5,8 +5,6 @@
  * be replaced, belongs to no key and is registered nowhere. Whoever goes on with a copy locks its file
  * until the new state has replaced it.
  */
-#include "bake/upkeep/census.h"
-#include "bake/pipeline.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -17,6 +15,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "bake/common/document.h"
+#include "bake/guest/guest.h"
+#include "bake/template.h"
+#include "bake/template/kept.h"
+#include "bake/template/record.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"

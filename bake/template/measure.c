@@ -3,12 +3,13 @@
  * Sizes of templates, for people. Chunks of all templates are counted in one sorted list of
  * (digest, template) pairs: a chunk whose pairs all name one template is unique to it.
  */
-#include "bake/pipeline.h"
 
 #include <stdlib.h>
 
+#include "bake/template.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "blockdev/blockdev.h"
 
 struct use {
     struct digest chunk;

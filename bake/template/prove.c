@@ -4,11 +4,14 @@
  * time before anything runs in it, answer the ready check, and carry bytes both ways unchanged; the
  * disk alone must be clean; a second copy must give other random numbers than the first.
  */
-#include "bake/pipeline.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "bake/channel.h"
+#include "bake/guest/guest.h"
+#include "bake/guest/trace.h"
+#include "bake/template/copy.h"
 #include "base/clock.h"
 #include "base/mem.h"
 

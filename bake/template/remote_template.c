@@ -3,11 +3,18 @@
  * Templates and a remote store. A template that is taken over is its record and its maps; disk,
  * memory and device state come chunk by chunk when they are read.
  */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "bake/remote/internal.h"
+#include "bake/common/document.h"
+#include "bake/image/image.h"
+#include "bake/remote.h"
+#include "bake/remote/remote.h"
+#include "bake/template.h"
+#include "bake/template/record.h"
+#include "bake/template/remote_template.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"

@@ -4,7 +4,6 @@
  * small pointers to records that are replaced atomically. So a template that is being baked anew
  * stays usable until the moment its pointer moves.
  */
-#include "bake/pipeline.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -13,9 +12,18 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "bake/common/document.h"
+#include "bake/guest/machine_room.h"
+#include "bake/image/image.h"
+#include "bake/template.h"
+#include "bake/template/kept.h"
+#include "bake/template/record.h"
+#include "bake/vm.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "blockdev/blockdev.h"
+#include "manifests/manifest.h"
 
 enum { OBJECT_PATH_MAX = 16 + DIGEST_TEXT_MAX };
 
@@ -23,30 +31,6 @@ static void object_path(char path[OBJECT_PATH_MAX], const char *directory, const
 {
     char hex[DIGEST_TEXT_MAX];
     snprintf(path, OBJECT_PATH_MAX, "%s/%s.json", directory, digest_hex(d, hex));
-}
-
-struct json *json_digest(const struct digest *d)
-{
-    char text[DIGEST_TEXT_MAX];
-    return json_new_string(digest_print(d, text));
-}
-
-int json_hash(struct digest *out, const struct json *j, struct err *e)
-{
-    AUTO_FREE char *text = NULL;
-    int rc = json_print(j, 0, &text, e);
-    if (rc == 0)
-        digest_bytes(out, text, strlen(text));
-    return rc;
-}
-
-int json_get_digest(const struct json *j, const char *key, struct digest *out, struct err *e)
-{
-    const char *text = NULL;
-    int rc = json_get_string(j, key, &text, e);
-    if (rc == 0 && digest_parse(out, text, e) < 0)
-        rc = err_in(e, "'%s'", key);
-    return rc;
 }
 
 /* An alias becomes a file name: only what aliases are made of, no dots, no slashes. */
@@ -493,16 +477,6 @@ int template_put(struct store *s, const struct digest *key, const struct json *d
     json_set(pointer, "record", json_digest(record));
     object_path(path, "keys", key);
     return put_json(s, path, pointer, e);
-}
-
-int catalog_seal(struct json *entry, struct err *e)
-{
-    struct digest d;
-    int rc = json_hash(&d, entry, e);
-    if (rc < 0)
-        return rc;
-    json_set(entry, "check", json_digest(&d));
-    return 0;
 }
 
 int catalog_put(struct store *s, const char *alias, const char *task, const struct digest *key,

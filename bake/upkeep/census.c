@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* A store's files by kind, from its directories alone, and what its documents name. */
-#include "bake/upkeep/census.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -9,7 +8,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "bake/pipeline.h"
+#include "bake/common/document.h"
+#include "bake/image/image.h"
+#include "bake/upkeep.h"
+#include "bake/upkeep/census.h"
 #include "base/file.h"
 #include "base/mem.h"
 

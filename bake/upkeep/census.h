@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Private to bake: which files a store holds, for what looks after it (gc.c, fsck.c, du.c). */
-#ifndef TB2_BAKE_CENSUS_H
-#define TB2_BAKE_CENSUS_H
+/* Which files a store holds, for what looks after it (gc.c, fsck.c, du.c). */
+#ifndef TB2_BAKE_UPKEEP_CENSUS_H
+#define TB2_BAKE_UPKEEP_CENSUS_H
 
-#include "bake/bake.h"
+#include "bake/template.h"
 #include "bake/upkeep.h"
 #include "base/digest.h"
 #include "blockdev/blockdev.h"
@@ -58,19 +58,9 @@ int catalog_peek(struct catalog_entry *out, struct store *s, const char *file_na
 int key_peek(struct digest *record, struct store *s, const struct digest *key,
              struct err *e) MUST_USE;
 
-/* The document that a tag stood for (image_registry.c); the record's own name is checked too. */
-int tag_peek(struct digest *document, struct store *s, const struct digest *name,
-             struct err *e) MUST_USE;
-/* The disk that a step's result is (step_cache.c), checked. */
-int step_peek(struct digest *disk, struct store *s, const struct digest *key,
-              struct err *e) MUST_USE;
 /* A conversion's record (docs/formats/store.md, "Pushed layers"), checked. */
 int pushed_peek(struct json **out, struct store *s, const struct digest *key,
                 struct err *e) MUST_USE;
-
-/* A kept copy by its file name. */
-int kept_peek_file(struct template **out, struct store *s, const char *file_name,
-                   struct err *e) MUST_USE;
 
 /* A template's maps. */
 enum { TEMPLATE_DISK, TEMPLATE_BASE_DISK, TEMPLATE_MEMORY, TEMPLATE_STATE, TEMPLATE_MAPS };

@@ -5,8 +5,13 @@
 #include <sys/stat.h>
 
 #include "bake/guest/boot_image.h"
+#include "bake/image/layer_store.h"
+#include "bake/step/cache.h"
+#include "bake/template.h"
+#include "bake/template/kept.h"
+#include "bake/template/record.h"
+#include "bake/upkeep.h"
 #include "bake/upkeep/census.h"
-#include "bake/pipeline.h"
 #include "base/file.h"
 #include "base/log.h"
 

@@ -4,7 +4,6 @@
  * is there. Chunks and blobs, which are nearly all of the bytes, are read on all processors; what
  * refers to bad ones is found by a walk over the maps, so that memory does not grow with these.
  */
-#include "bake/upkeep/fsck.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,8 +11,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bake/common/slots.h"
 #include "bake/guest/boot_image.h"
-#include "bake/pipeline.h"
+#include "bake/image/image.h"
+#include "bake/image/layer_store.h"
+#include "bake/step/cache.h"
+#include "bake/template.h"
+#include "bake/template/kept.h"
+#include "bake/template/record.h"
+#include "bake/upkeep.h"
+#include "bake/upkeep/census.h"
+#include "bake/upkeep/fsck.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/pool.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Private to bake: what checking a store (fsck.c) and mending it (fsck_repair.c) share. */
-#ifndef TB2_BAKE_FSCK_H
-#define TB2_BAKE_FSCK_H
+/* Private to bake/upkeep: what checking a store (fsck.c) and mending it (fsck_repair.c) share. */
+#ifndef TB2_BAKE_UPKEEP_FSCK_H
+#define TB2_BAKE_UPKEEP_FSCK_H
 
 #include "bake/upkeep/census.h"
 

@@ -6,15 +6,21 @@
  * the same chunks and maps. What a guest left behind (memory, written blocks) cannot be got again:
  * the key's pointer is removed, so that the next bake makes the template anew.
  */
-#include "bake/upkeep/fsck.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "bake/disk.h"
 #include "bake/guest/boot_image.h"
-#include "bake/pipeline.h"
+#include "bake/image/layer_store.h"
+#include "bake/step/cache.h"
+#include "bake/template.h"
+#include "bake/template/record.h"
+#include "bake/upkeep.h"
+#include "bake/upkeep/census.h"
+#include "bake/upkeep/fsck.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"

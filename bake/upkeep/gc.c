@@ -13,10 +13,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "bake/common/document.h"
+#include "bake/disk/devices.h"
 #include "bake/guest/boot_image.h"
+#include "bake/image/image.h"
+#include "bake/image/layer_store.h"
+#include "bake/step/cache.h"
+#include "bake/template.h"
+#include "bake/template/kept.h"
+#include "bake/template/record.h"
+#include "bake/upkeep.h"
 #include "bake/upkeep/census.h"
 #include "bake/upkeep/gc_cache.h"
-#include "bake/pipeline.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"

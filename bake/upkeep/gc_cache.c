@@ -3,7 +3,6 @@
  * The cache directory: kernels stay (fetching one takes a package server); what a newer program or
  * another boot of the host has made useless goes.
  */
-#include "bake/upkeep/gc_cache.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -11,6 +10,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "bake/upkeep.h"
+#include "bake/upkeep/gc_cache.h"
 #include "base/file.h"
 #include "base/mem.h"
 

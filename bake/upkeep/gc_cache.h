@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Private to bake: what gc removes from the cache directory. */
-#ifndef TB2_BAKE_GC_CACHE_H
-#define TB2_BAKE_GC_CACHE_H
+/* Private to bake/upkeep: what gc removes from the cache directory. */
+#ifndef TB2_BAKE_UPKEEP_GC_CACHE_H
+#define TB2_BAKE_UPKEEP_GC_CACHE_H
 
 #include "bake/upkeep.h"
 

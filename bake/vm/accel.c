@@ -16,6 +16,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "bake/channel.h"
+#include "bake/channel/console.h"
+#include "bake/kernel.h"
+#include "bake/vm.h"
 #include "bake/vm/driver.h"
 #include "base/clock.h"
 #include "base/file.h"

@@ -6,6 +6,9 @@
 #include <errno.h>
 #include <string.h>
 
+#include "bake/channel/console.h"
+#include "bake/channel/link.h"
+#include "bake/vm.h"
 #include "bake/vm/driver.h"
 #include "base/clock.h"
 

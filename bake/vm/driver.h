@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Private to bake: what a VMM's driver provides, and what the drivers share (vm.c).
+ * What a VMM's driver provides, and what the drivers share (vm.c).
  *
  * A driver says how its process is started and talked to. That the process runs in the run
  * directory, its output is the console log, its end is noticed and explained, and what options are
@@ -12,7 +12,7 @@
 #ifndef TB2_BAKE_VM_DRIVER_H
 #define TB2_BAKE_VM_DRIVER_H
 
-#include "bake/internal.h"
+#include "bake/channel/console.h"
 #include "bake/vm.h"
 #include "base/file.h"
 #include "base/proc.h"

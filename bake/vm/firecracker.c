@@ -16,7 +16,6 @@
  * is no answer at all. A snapshot resets all connections (VIRTIO_VSOCK_EVENT_TRANSPORT_RESET), so
  * none is kept over one.
  */
-#include "bake/vm/firecracker.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -28,6 +27,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "bake/channel/protocol.h"
+#include "bake/kernel.h"
+#include "bake/vm.h"
+#include "bake/vm/driver.h"
+#include "bake/vm/firecracker.h"
+#include "bake/vm/page_server.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"

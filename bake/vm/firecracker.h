@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Private to the Firecracker driver. */
-#ifndef TB2_BAKE_FIRECRACKER_H
-#define TB2_BAKE_FIRECRACKER_H
+#ifndef TB2_BAKE_VM_FIRECRACKER_H
+#define TB2_BAKE_VM_FIRECRACKER_H
 
-#include "bake/vm/page_server.h"
 #include "bake/vm/driver.h"
+#include "bake/vm/page_server.h"
 #include "registry/local.h"
 
 /* ---- Versions (firecracker_version.c) ---- */

@@ -5,7 +5,6 @@
  * another rate its clock is wrong. So what matters is in the record, and compared before a restore.
  * Firecracker itself only warns (src/vmm/src/persist.rs, validate_cpu_vendor).
  */
-#include "bake/vm/host.h"
 
 #include <fcntl.h>
 #include <linux/kvm.h>
@@ -14,6 +13,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "bake/vm/host.h"
 #include "base/file.h"
 #include "base/mem.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Private to bake: what of this host a snapshot that KVM made depends on. Thread-safe. */
-#ifndef TB2_BAKE_MACHINE_HOST_H
-#define TB2_BAKE_MACHINE_HOST_H
+/* What of this host a snapshot that KVM made depends on. Thread-safe. */
+#ifndef TB2_BAKE_VM_HOST_H
+#define TB2_BAKE_VM_HOST_H
 
 #include <stdint.h>
 

@@ -9,7 +9,6 @@
  *
  * Sources: ioctl_userfaultfd(2); Linux, Documentation/admin-guide/mm/userfaultfd.rst.
  */
-#include "bake/vm/page_server.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -28,6 +27,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "bake/vm/page_server.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Guest memory on demand: serves the page faults of a virtual machine monitor that gives us its
- * userfaultfd, from a device that holds the memory's bytes. Private to bake.
+ * userfaultfd, from a device that holds the memory's bytes.
  *
  * The far end (Firecracker, docs/snapshotting/handling-page-faults-on-snapshot-resume.md) connects to
  * a unix socket and sends one JSON list of regions, each
  * {base_host_virt_addr, size, offset, page_size}, with the descriptor as SCM_RIGHTS.
  */
-#ifndef TB2_BAKE_PAGE_SERVER_H
-#define TB2_BAKE_PAGE_SERVER_H
+#ifndef TB2_BAKE_VM_PAGE_SERVER_H
+#define TB2_BAKE_VM_PAGE_SERVER_H
 
 #include <stdint.h>
 #include <sys/types.h>

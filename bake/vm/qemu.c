@@ -12,7 +12,10 @@
 #include <string.h>
 #include <sys/wait.h>
 
+#include "bake/vm.h"
+#include "bake/vm/driver.h"
 #include "bake/vm/qemu.h"
+#include "bake/vm/qmp.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"

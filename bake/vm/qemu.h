@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Private to the QEMU driver. */
-#ifndef TB2_BAKE_QEMU_H
-#define TB2_BAKE_QEMU_H
+#ifndef TB2_BAKE_VM_QEMU_H
+#define TB2_BAKE_VM_QEMU_H
 
 #include "bake/vm/driver.h"
 

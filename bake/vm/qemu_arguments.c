@@ -14,7 +14,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "bake/kernel.h"
+#include "bake/vm.h"
+#include "bake/vm/driver.h"
 #include "bake/vm/qemu.h"
+#include "base/json.h"
 #include "base/mem.h"
 
 static void add_pair(struct vm_arguments *a, const char *option, const char *value)

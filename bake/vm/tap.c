@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Tap devices are the administrator's: they are made, connected and given addresses by whoever may do
  * that. Here is only read what they have. */
-#include "bake/vm/tap.h"
 
 #include <arpa/inet.h>
 #include <net/if.h>
@@ -12,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "bake/vm/tap.h"
 #include "base/file.h"
 #include "base/mem.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* A tap device of the host, as a guest's network: recipes with `network: tap`. It is the administrator's: nothing
  * here changes it. Thread-safe. */
-#ifndef TB2_BAKE_TAP_H
-#define TB2_BAKE_TAP_H
+#ifndef TB2_BAKE_VM_TAP_H
+#define TB2_BAKE_VM_TAP_H
 
-#include "bake/vm.h"
+#include "bake/channel.h"
 
 enum { TAP_NAME_MAX = 15 }; /* of an interface (IFNAMSIZ - 1) */
 

@@ -5,7 +5,6 @@
  * Sockets have short names in the run directory, which is the VMM's current directory and which we
  * reach by descriptor, so that the length of its path does not matter (sun_path holds 108 bytes).
  */
-#include "bake/vm/driver.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,6 +18,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "bake/channel/console.h"
+#include "bake/kernel.h"
+#include "bake/vm.h"
+#include "bake/vm/driver.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"

@@ -7,7 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bake/common/document.h"
 #include "bake/guest/boot_image.h"
+#include "bake/template.h"
+#include "bake/template/record.h"
+#include "bake/upkeep.h"
 #include "bake/upkeep/census.h"
 #include "base/file.h"
 #include "base/mem.h"

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "bake/golden.h"
 #include "bake/golden/internal.h"
 #include "base/file.h"
 #include "base/mem.h"

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "bake/bake.h"
 #include "bake/run/history.h"
 #include "base/file.h"
 #include "base/mem.h"
