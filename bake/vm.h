@@ -16,11 +16,10 @@
 #include "base/err.h"
 
 struct agent;
+struct bdev;
 struct guest_kernel;
 
 enum vm_accel { VM_ACCEL_AUTO, VM_ACCEL_KVM, VM_ACCEL_TCG };
-
-struct bdev;
 
 /* What a VMM can do, as far as a bake depends on it. */
 struct vm_abilities {

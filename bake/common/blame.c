@@ -4,7 +4,7 @@
 
 #include "bake/common/blame.h"
 
-int run_blame_input(struct err *e, const char *hint)
+int blame_input(struct err *e, const char *hint)
 {
     if (e->class == ERR_NOTFOUND || e->sys == ENOTDIR || e->sys == EISDIR) {
         e->class = ERR_INPUT;

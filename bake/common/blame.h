@@ -6,6 +6,6 @@
 #include "base/err.h"
 
 /* What a person named and is not there becomes ERR_INPUT with the hint; others stay. */
-int run_blame_input(struct err *e, const char *hint);
+int blame_input(struct err *e, const char *hint);
 
 #endif

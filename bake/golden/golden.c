@@ -118,13 +118,13 @@ static int open_inputs(struct replay *p, struct err *e)
     const struct golden_options *o = p->options;
     int rc = task_set_open(&p->set, o->tasks.tasks_dir, e);
     if (rc < 0)
-        return run_blame_input(e, "--tasks-dir is the directory that holds the tasks' directories");
+        return blame_input(e, "--tasks-dir is the directory that holds the tasks' directories");
     if (p->set->count == 0) {
         err_set(e, ERR_INPUT, "no tasks in %s", p->set->source);
         return err_hint(e, "a task is a directory that holds a task.toml");
     }
     rc = o->recipe_path ? recipe_load(&p->recipe, o->recipe_path, e) : 0;
-    return rc < 0 ? run_blame_input(
+    return rc < 0 ? blame_input(
                         e, "--recipe is the path of a recipe file or the name of a shipped one")
                   : 0;
 }

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* The layers of an image in a remote store. A remote store that fails is logged, and done without; NULL: there is none. */
+/*
+ * The layers of an image in a remote store. In all of these `r` may be NULL: no remote store, nothing to do. One
+ * that fails is logged, and done without.
+ */
 #ifndef TB2_BAKE_IMAGE_REMOTE_LAYERS_H
 #define TB2_BAKE_IMAGE_REMOTE_LAYERS_H
 

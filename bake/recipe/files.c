@@ -56,7 +56,7 @@ int recipe_read_files(struct recipe *r, const struct cancel *cancel, struct err 
             if (e->class == ERR_LIMIT) /* more than a recipe may lay */
                 e->class = ERR_INPUT;
             err_in(e, "line %u of the recipe", r->steps[i].line);
-            return run_blame_input(e, "paths in a recipe start from the recipe's own directory");
+            return blame_input(e, "paths in a recipe start from the recipe's own directory");
         }
         f->has_content = true;
     }

@@ -106,8 +106,8 @@ int remote_keep_file(struct remote *r, const char *path, const struct buf *bytes
 int remote_take_map(struct remote *r, const struct digest *map, struct block_map **out,
                     struct err *e) MUST_USE;
 
-/* Judges what remote_take_layer or remote_take_template returned: a unit that is not there, or is damaged over there, is made
- * here, so that neither is an error. */
+/* Judges what taking a unit over came to (remote_take_layer, remote_take_template): one that is not
+ * there, or is damaged over there, is made here, so that neither is an error. */
 int remote_taken(int rc, bool *taken, struct err *e) MUST_USE;
 int remote_publish(struct remote *r, const struct remote_unit *u, struct err *e) MUST_USE;
 

@@ -31,7 +31,7 @@ static int open_set(struct run *run, struct err *e)
     else
         rc = task_set_open(&run->set, s->tasks_dir, e);
     if (rc < 0)
-        return run_blame_input(
+        return blame_input(
             e, s->task_list ? "--task-list is the path of a list of tasks"
                : s->images  ? "--images is the path of a list of images"
                             : "--tasks-dir is the directory that holds the tasks' directories");

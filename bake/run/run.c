@@ -123,8 +123,7 @@ static int load_recipe(struct run *run, struct err *e)
 {
     int rc = recipe_load(&run->recipe, run->options->recipe_path, e);
     if (rc < 0)
-        return run_blame_input(
-            e, "--recipe is the path of a recipe file or the name of a shipped one");
+        return blame_input(e, "--recipe is the path of a recipe file or the name of a shipped one");
     rc = recipe_read_files(run->recipe, run->options->cancel, e);
     if (rc == 0)
         rc = secrets_open(&run->secrets, run->options->secrets, run->options->secret_count, e);

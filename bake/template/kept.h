@@ -3,8 +3,6 @@
 #ifndef TB2_BAKE_TEMPLATE_KEPT_H
 #define TB2_BAKE_TEMPLATE_KEPT_H
 
-#include <stdbool.h>
-
 #include "bake/template.h"
 #include "base/err.h"
 #include "base/json.h"
@@ -24,8 +22,6 @@ int kept_snapshot(struct guest *g, const struct block_map *base, const struct js
                   const struct kept_reason *why, struct err *e) MUST_USE;
 int kept_put(struct store *s, const char *name, const struct json *document,
              struct err *e) MUST_USE;
-/* True for what may be an alias or the name of a copy. */
-bool alias_is_legal(const char *name);
 
 /* A kept copy by its file name. */
 int kept_peek_file(struct template **out, struct store *s, const char *file_name,

@@ -44,6 +44,8 @@ int template_put(struct store *s, const struct digest *key, const struct json *d
 /* Notes in `past` ({task: {record, time_ns}}) what the alias stands for, if it is newer than what is
  * there. */
 int catalog_note(struct store *s, const char *alias, struct json *past, struct err *e) MUST_USE;
+/* True for what may be an alias, or the name of a kept copy. */
+bool alias_is_legal(const char *name);
 /* Points the alias to the record. */
 int catalog_put(struct store *s, const char *alias, const char *task, const struct digest *key,
                 const struct digest *record, struct err *e) MUST_USE;

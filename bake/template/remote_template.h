@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Templates in a remote store. One that fails is logged, and done without; NULL: there is none. */
+/*
+ * Templates in a remote store. In all of these `r` may be NULL: no remote store, nothing to do. One that fails is
+ * logged, and done without.
+ */
 #ifndef TB2_BAKE_TEMPLATE_REMOTE_TEMPLATE_H
 #define TB2_BAKE_TEMPLATE_REMOTE_TEMPLATE_H
 

@@ -16,7 +16,6 @@
 #include "bake/guest/machine_room.h"
 #include "bake/image/image.h"
 #include "bake/template.h"
-#include "bake/template/kept.h"
 #include "bake/template/record.h"
 #include "bake/vm.h"
 #include "base/file.h"
