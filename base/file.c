@@ -259,15 +259,34 @@ void file_tmp_abort(struct file_tmp *t)
     unlinkat(t->tmp_dir, t->name, 0);
 }
 
-int file_put(int tmp_dir, int dir, const char *path, const void *data, size_t len, struct err *e)
+/* Where a whole file goes. */
+struct place {
+    int tmp_dir;
+    int dir;
+    const char *path;
+    bool durable;
+};
+
+static int put(const struct place *p, const void *data, size_t len, struct err *e)
 {
     AUTO_FILE_TMP struct file_tmp t = {.fd = -1};
-    int rc = file_tmp_open(&t, tmp_dir, e);
+    int rc = file_tmp_open(&t, p->tmp_dir, e);
     if (rc == 0)
         rc = file_write_full(t.fd, data, len, e);
     if (rc == 0)
-        rc = file_tmp_commit(&t, dir, path, true, e);
-    return rc < 0 ? err_in(e, "%s", path) : 0;
+        rc = file_tmp_commit(&t, p->dir, p->path, p->durable, e);
+    return rc < 0 ? err_in(e, "%s", p->path) : 0;
+}
+
+int file_put(int tmp_dir, int dir, const char *path, const void *data, size_t len, struct err *e)
+{
+    return put(&(struct place){tmp_dir, dir, path, true}, data, len, e);
+}
+
+int file_put_unsynced(int tmp_dir, int dir, const char *path, const void *data, size_t len,
+                      struct err *e)
+{
+    return put(&(struct place){tmp_dir, dir, path, false}, data, len, e);
 }
 
 int file_lock(int *fd, int dir, const char *path, bool exclusive, bool wait, struct err *e)

@@ -72,6 +72,9 @@ void file_tmp_abort(struct file_tmp *t); /* no-op after a commit */
 /* Whole small file, committed durably. */
 int file_put(int tmp_dir, int dir, const char *path, const void *data, size_t len,
              struct err *e) MUST_USE;
+/* The same without waiting for the disk: for what is verified when it is read, and got again. */
+int file_put_unsynced(int tmp_dir, int dir, const char *path, const void *data, size_t len,
+                      struct err *e) MUST_USE;
 
 /*
  * Takes an advisory whole-file lock (flock) on dir/path, creating it. *fd holds the lock until it

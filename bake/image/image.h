@@ -41,6 +41,7 @@ struct image {
     const struct image_source *source;
     struct oci_layout *layout; /* of images in files */
     struct digest root;        /* what the reference stands for: an index or a manifest */
+    struct buf root_document;  /* its bytes, when the source has them before they are asked for */
     struct oci_manifest manifest;
     struct oci_config config;
     enum layer_share *shares; /* one per layer; NULL: nothing is shared */
