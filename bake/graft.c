@@ -494,29 +494,45 @@ static int make_once(const struct digest *ids, size_t count, struct image *i,
     return rc;
 }
 
-int graft_make(struct digest **ids, size_t *count, struct image_room *room,
-               const struct recipe_files *f, struct err *e)
+/* The graft's image, of those that have one, and the names of its layers. */
+static int name_layers(struct image **image, struct digest **ids, size_t *count,
+                       struct image_room *room, const struct recipe_files *f, struct err *e)
+{
+    int rc = f->source == RECIPE_SOURCE_IMAGE ? open_image(image, room, f, e) : 0;
+    size_t n = rc == 0 && *image ? (*image)->config.diff_id_count : 1;
+    if (rc == 0 && (n == 0 || n > IDS_MAX))
+        rc = err_set(e, ERR_UNSUPPORTED, "an image of %zu layers", n);
+    if (rc == 0 && !(*ids = mem_array(n, sizeof(**ids))))
+        rc = err_nomem(e, "graft");
+    for (size_t at = 0; rc == 0 && at < n; at++)
+        rc = name_layer(&(*ids)[at], f, at, e);
+    *count = n;
+    return rc;
+}
+
+/* `make`: their layers too. */
+static int open_graft(struct digest **ids, size_t *count, struct image_room *room,
+                      const struct recipe_files *f, bool make, struct err *e)
 {
     AUTO_IMAGE struct image *i = NULL;
     AUTO_FREE struct digest *names = NULL;
-    int rc = f->source == RECIPE_SOURCE_IMAGE ? open_image(&i, room, f, e) : 0;
-    size_t n = i ? i->config.diff_id_count : 1;
-    if (rc == 0 && (n == 0 || n > IDS_MAX))
-        rc = err_set(e, ERR_UNSUPPORTED, "an image of %zu layers", n);
-    if (rc == 0 && !(names = mem_array(n, sizeof(*names))))
-        rc = err_nomem(e, "graft");
-    for (size_t at = 0; rc == 0 && at < n; at++)
-        rc = name_layer(&names[at], f, at, e);
-    if (rc == 0)
-        rc = make_once(names, n, i, room, f, e);
+    int rc = name_layers(&i, &names, count, room, f, e);
+    if (rc == 0 && make)
+        rc = make_once(names, *count, i, room, f, e);
     if (rc < 0)
         return err_in(e, "graft of %s", f->from);
     *ids = MOVE(names);
-    *count = n;
     return 0;
 }
 
-int graft_prepare(struct image *i, struct image_room *room, const struct recipe *r, struct err *e)
+int graft_make(struct digest **ids, size_t *count, struct image_room *room,
+               const struct recipe_files *f, struct err *e)
+{
+    return open_graft(ids, count, room, f, true, e);
+}
+
+static int open_all(struct image *i, struct image_room *room, const struct recipe *r, bool make,
+                    struct err *e)
 {
     const size_t head = graft_head(r, i->native);
     size_t capacity = 0;
@@ -528,7 +544,7 @@ int graft_prepare(struct image *i, struct image_room *room, const struct recipe 
         size_t count = 0;
         if (r->steps[n].kind != RECIPE_GRAFT)
             continue;
-        rc = graft_make(&ids, &count, room, r->steps[n].files, e);
+        rc = open_graft(&ids, &count, room, r->steps[n].files, make, e);
         if (rc == 0)
             rc = mem_grow(&i->grafts, &capacity, i->graft_total + count, sizeof(*ids), e);
         if (rc < 0)
@@ -538,4 +554,14 @@ int graft_prepare(struct image *i, struct image_room *room, const struct recipe 
         i->graft_count += n < head ? count : 0;
     }
     return rc;
+}
+
+int graft_name(struct image *i, struct image_room *room, const struct recipe *r, struct err *e)
+{
+    return open_all(i, room, r, false, e);
+}
+
+int graft_prepare(struct image *i, struct image_room *room, const struct recipe *r, struct err *e)
+{
+    return open_all(i, room, r, true, e);
 }

@@ -435,6 +435,9 @@ int image_pull(struct image *i, struct image_room *r, const struct registry_prog
 int image_ingest(struct image *i, struct image_room *r, struct err *e) MUST_USE;
 /* Ends what image_pull began and image_ingest did not wait for. */
 void image_work_free(struct image_work *w);
+/* What that depends on, of the image with its grafts' names. */
+int image_disk_key(struct digest *out, const struct image *i, uint64_t free_size,
+                   struct err *e) MUST_USE;
 /* The disk of the image with `free_size` bytes of free room, as a stored map. */
 int image_assemble(struct image *i, struct image_room *r, uint64_t free_size,
                    struct block_map **out, struct digest *digest, struct err *e) MUST_USE;
@@ -506,7 +509,10 @@ int graft_make(struct digest **ids, size_t *count, struct image_room *room,
                const struct recipe_files *f, struct err *e) MUST_USE;
 /* Bytes of the graft's own path in the paths of its layers' entries. */
 size_t graft_path_len(const struct recipe_files *f);
-/* Makes the layers of all grafts, and sets image->grafts. */
+/* Sets image->grafts: names of layers, of which not one need be there. */
+int graft_name(struct image *i, struct image_room *room, const struct recipe *r,
+               struct err *e) MUST_USE;
+/* The same, and makes the layers. */
 int graft_prepare(struct image *i, struct image_room *room, const struct recipe *r,
                   struct err *e) MUST_USE;
 /* Takes out of a graft's layer the directories that are there in `below` by way of a link. ERR_INPUT
@@ -713,6 +719,8 @@ void task_drop(void *run, size_t index);
 /* What of a task's inputs is new since its last template (why.c); free with free(). */
 int task_why(struct baking *b, char **out, struct err *e) MUST_USE;
 
+/* Which steps a bake would take from the cache, for the result. */
+int warm_plan(struct baking *b, struct err *e) MUST_USE;
 /* Boot, steps, ready, snapshot: the template's document. */
 int warm_task(struct baking *b, const struct block_map *disk, const struct digest *base_disk,
               const struct digest *key, struct json **document, struct err *e) MUST_USE;
