@@ -28,12 +28,12 @@ static bool has_numbers(const char *owner, uint32_t *uid, uint32_t *gid)
     char *end = NULL;
     unsigned long long id = strtoull(owner, &end, 10);
     if (owner[0] < '0' || owner[0] > '9' || *end != ':' || end[1] < '0' || end[1] > '9' ||
-        id >= UINT32_MAX)
+        id > LIMIT_ACCOUNT)
         return false;
     *uid = (uint32_t)id;
     id = strtoull(end + 1, &end, 10);
     *gid = (uint32_t)id;
-    return *end == 0 && id < UINT32_MAX;
+    return *end == 0 && id <= LIMIT_ACCOUNT;
 }
 
 size_t graft_head(const struct recipe *r, bool native)

@@ -35,6 +35,7 @@ GOOD = [
     "steps: [{copy: {from: tree, to: .}}]",
     "steps: [{copy: {from: ./tree/, to: /a/, owner: '0:0', mode: '0644', exclude: ['*.o', b/c]}}]",
     "steps: [{copy: {from: file, to: x, mode: 755}}]",
+    "steps: [{copy: {from: tree, to: x, owner: '2147483647:2147483647', exclude: ['\\[', '[]]', '[!a-c[:digit:]]']}}]",
     "steps: [{graft: {directory: tree, at: /, exclude: [a], owner: 0, mode: '4755'}}]",
     "steps: [{graft: {tarball: file, at: /opt}}, {graft: {image: 'a:b', at: /x}}]",
     "start: sleep 1\nready: test -d /x",
@@ -125,6 +126,11 @@ BEYOND = [
     "steps: [{copy: {from: missing, to: x}}]",
     "steps: [{copy: {from: deep, to: x}}]",
     "steps: [{copy: {from: tree, to: x, mode: 99}}]",
+    "steps: [{copy: {from: tree, to: x, exclude: ['[']}}]",
+    "steps: [{graft: {directory: tree, at: /x, exclude: ['*.o', 'a\\']}}]",
+    "steps: [{copy: {from: tree, to: x, owner: 2147483648}}]",
+    "steps: [{run: x, user: '0:4294967296'}]",
+    "steps: [{user: '99999999999999999999999'}]",
 ]
 
 
