@@ -309,7 +309,7 @@ int bake_plan(struct bake_report *out, struct store *s, const struct bake_option
               struct err *e) MUST_USE;
 void bake_report_fini(struct bake_report *r);
 
-/* Reads a recipe and the files that it lays; *canonical, for json_free, is all of it that can change a
+/* Reads a recipe, the files that it lays and what is in the tarballs among them; *canonical, for json_free, is all of it that can change a
  * template. Nothing of an image that it grafts is looked at. */
 int recipe_inspect(struct json **canonical, const char *path, const struct cancel *c,
                    struct err *e) MUST_USE;

@@ -8,14 +8,12 @@
  * their entries, renamed, over the same regions. What has no bytes (directories, links) goes into the
  * first of them, each file into that of its region.
  */
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bake/host_tree.h"
 #include "bake/recipe_files.h"
 #include "bake/steps_internal.h"
-#include "base/file.h"
 #include "base/mem.h"
 
 enum { GRAFT_FORMAT = 1, IDS_MAX = 65535 };
@@ -379,23 +377,17 @@ static int put_layers(const struct digest *ids, struct stack *s, struct image_ro
 static int put_tarball(const struct digest *id, struct image_room *room,
                        const struct recipe_files *f, struct err *e)
 {
-    AUTO_FD int fd = -1;
     struct source source = {0};
     struct stack s = {0};
     struct layer_made made = {0};
-    char media_type[] = "application/x-tar";
-    struct oci_descriptor d = {.media_type = media_type, .digest = f->content};
-    int rc = file_size(AT_FDCWD, f->path, &d.size, e);
-    if (rc == 0)
-        rc = file_open(&fd, AT_FDCWD, f->path, O_RDONLY, 0, e);
-    if (rc == 0)
-        rc = source_from_fd(&source, fd, e);
-    if (rc < 0)
-        return rc;
-    fd = -1;
-    struct layer_blob blob = {.source = &source, .descriptor = &d};
-    rc = layer_read_blob(&made, room->store, &blob, room->ingest, room->cancel, e);
-    source_close(&source);
+    struct oci_descriptor d;
+    int rc = recipe_tarball_open(&source, &d, f, e);
+    if (rc == 0) {
+        struct layer_blob blob = {.source = &source, .descriptor = &d};
+        rc = layer_read_blob(&made, room->store, &blob, room->ingest, room->cancel, e);
+        source_close(&source);
+    }
+    oci_descriptor_fini(&d);
     if (rc == -ERR_DIGEST)
         rc = err_hint(e, "it was changed since the bake began: bake again");
     if (rc == 0)
