@@ -73,7 +73,7 @@ static int merge_layers(struct assembly *a, const struct image *i, struct err *e
         if (rc == 0)
             rc = graft_fit(a->layers[n], below, e);
         if (rc < 0)
-            return err_in(e, "graft");
+            return err_in(e, "laying a graft on the image");
     }
     return oci_tree_merge(&a->tree, a->layers, a->layer_count, a->cancel, e);
 }

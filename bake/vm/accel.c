@@ -200,14 +200,14 @@ int vm_accel_probe(struct vm_accel_answer *out, const struct vm_probe *p, struct
     if (rc == 0) /* one probe at a time: two would slow each other down, and share a directory */
         rc = file_lock_wait(&lock, dir, "accel.lock", p->cancel, e);
     if (rc < 0)
-        return err_in(e, "accelerator");
+        return err_in(e, "finding out whether KVM works");
     if (read_answer(dir, name, p->insist, out))
         return 0;
     log_event(LOG_INFO, "bake", "trying KVM with a probe guest, once per boot of this host");
     struct vm_accel_answer answer;
     rc = probe(&answer, dir, p, e);
     if (rc < 0)
-        return err_in(e, "accelerator probe");
+        return err_in(e, "booting a probe guest with KVM");
     char text[ANSWER_MAX];
     int len = snprintf(text, sizeof(text), "%s %s\n", vm_accel_name(answer.accel), answer.reason);
     rc = file_put(dir, dir, name, text, (size_t)len, e);
