@@ -81,6 +81,8 @@ struct vm_probe {
     const struct vm_driver *driver;
     const struct guest_kernel *kernel;
     const char *cache_dir;
+    bool
+        insist; /* waits longer, and asks again where the answer was no: for who wants KVM and nothing else */
     const struct cancel *cancel;
 };
 

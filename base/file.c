@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -141,16 +142,30 @@ int file_pread_full(int fd, void *data, size_t len, uint64_t off, struct err *e)
     return 0;
 }
 
+/* For what a pipe or a terminal gives. Files always have something. */
+static int await_input(int fd, const char *path, struct err *e)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    if (poll(&p, 1, -1) == 1)
+        return 0;
+    return errno == EINTR ? err_set(e, ERR_CANCELLED, "cancelled while %s was waited for", path)
+                          : err_sys(e, "waiting for %s", path);
+}
+
 int file_read(int dir, const char *path, struct buf *out, struct err *e)
 {
     AUTO_FD int fd = -1;
-    int rc = file_open(&fd, dir, path, O_RDONLY, 0, e);
+    int rc = file_open(&fd, dir, path, O_RDONLY | O_NONBLOCK, 0, e);
     if (rc < 0)
         return rc;
     for (;;) {
         char piece[32768];
+        rc =
+            await_input(fd, path, e); /* a pipe that nobody writes to yet reads as one at its end */
+        if (rc < 0)
+            return rc;
         ssize_t n = read(fd, piece, sizeof(piece));
-        if (n < 0 && errno == EINTR)
+        if (n < 0 && (errno == EINTR || errno == EAGAIN))
             continue;
         if (n < 0)
             return err_sys(e, "reading %s", path);

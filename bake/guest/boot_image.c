@@ -248,5 +248,5 @@ int boot_image_get(struct boot_image *out, const struct machine_room *r,
     } else if (rc == 0) {
         rc = boot_image_peek(out, r->store, &out->key, e);
     }
-    return rc < 0 ? err_in(e, "boot image") : 0;
+    return rc < 0 ? err_in(e, "making a boot image") : 0;
 }

@@ -45,11 +45,19 @@ static int find_accel(struct machine_room *r, const struct machine_wants *w,
                       struct vm_accel_answer *answer, struct err *e)
 {
     *answer = (struct vm_accel_answer){.accel = w->accel};
-    if (w->accel != VM_ACCEL_AUTO)
+    if (w->accel == VM_ACCEL_TCG)
         return 0;
-    const struct vm_probe probe = {
-        .driver = r->driver, .kernel = &r->kernel, .cache_dir = r->cache_dir, .cancel = r->cancel};
-    return vm_accel_probe(answer, &probe, e);
+    const struct vm_probe probe = {.driver = r->driver,
+                                   .kernel = &r->kernel,
+                                   .cache_dir = r->cache_dir,
+                                   .insist = w->accel == VM_ACCEL_KVM,
+                                   .cancel = r->cancel};
+    int rc = vm_accel_probe(answer, &probe, e);
+    if (rc < 0 || !probe.insist || answer->accel == VM_ACCEL_KVM)
+        return rc;
+    (void)err_set(e, ERR_UNSUPPORTED, "--accel kvm: %s", answer->reason);
+    return err_hint(
+        e, "--accel auto or tcg emulates guests, many times slower; tb2-bake doctor has more");
 }
 
 static int take_driver(struct machine_room *r, const struct machine_wants *w,

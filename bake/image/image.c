@@ -149,7 +149,7 @@ static int load_config(struct image *i, struct image_room *r, struct err *e)
     if (rc == 0)
         rc = oci_config_parse(&i->config, body.data, body.len, e);
     if (rc < 0)
-        return err_in(e, "config");
+        return err_in(e, "reading the image's config");
     i->config.digest = i->manifest.config.digest;
     rc = i->native ? native_take_layers(i, e) : oci_image_check(&i->manifest, &i->config, e);
     return rc < 0 ? rc : check_architecture(&i->config, &r->platform, e);

@@ -63,7 +63,7 @@ static int open_copy(struct template_copy *c, const struct template *t,
     size_t ahead_count = 0;
     int rc = store_get_map(r->store, &t->disk, &c->disk, e);
     if (rc < 0)
-        return err_in(e, "disk");
+        return err_in(e, "reading the map of the template's disk");
     if (!use->no_prefetch && (!use->cold || store_has_source(r->store)))
         rc = trace_chunks(&ahead, &ahead_count, t, r->store, use->cold ? TRACE_BOOT : TRACE_RESTORE,
                           e);

@@ -249,14 +249,14 @@ static int prepare_memory(const struct vm_launch *launch, struct err *e)
         if (rc == 0 && size != want)
             rc = err_set(e, ERR_CORRUPT, "%s has %llu bytes, not %llu", o->memory_path,
                          (unsigned long long)size, (unsigned long long)want);
-        return rc < 0 ? err_in(e, "guest memory") : 0;
+        return rc < 0 ? err_in(e, "opening the file of the guest's memory") : 0;
     }
     if (unlink(o->memory_path) < 0 && errno != ENOENT)
         return err_sys(e, "guest memory: removing %s", o->memory_path);
     AUTO_FD int fd = -1;
     int rc = file_open(&fd, AT_FDCWD, o->memory_path, O_RDWR | O_CREAT | O_EXCL, 0600, e);
     if (rc < 0)
-        return err_in(e, "guest memory");
+        return err_in(e, "opening the file of the guest's memory");
     if (ftruncate(fd, (off_t)want) < 0)
         return err_sys(e, "guest memory: sizing %s", o->memory_path);
     return 0;
@@ -266,7 +266,7 @@ static int start_process(struct vm *v, const struct vm_launch *launch, struct er
 {
     int pipe_fds[2];
     if (pipe2(pipe_fds, O_CLOEXEC) < 0)
-        return err_sys(e, "console");
+        return err_sys(e, "making a pipe for the guest's console");
     AUTO_FD int writer = pipe_fds[1];
     int rc = console_start(&v->console, pipe_fds[0], v->run_dir, "console.log", e);
     if (rc < 0)
@@ -319,7 +319,7 @@ int vm_launch(struct vm **out, const struct vm_launch *launch, struct err *e)
     v->memory = o->memory;
     rc = file_open(&v->run_dir, AT_FDCWD, o->run_dir, O_RDONLY | O_DIRECTORY, 0, e);
     if (rc < 0)
-        return err_in(e, "machine directory");
+        return err_in(e, "opening the machine's directory");
     /* Those of an earlier machine would refuse us once. */
     for (const char *const *name = driver->sockets; *name; name++)
         (void)unlinkat(v->run_dir, *name, 0);
