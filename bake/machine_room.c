@@ -172,7 +172,10 @@ int machine_room_open(struct machine_room *r, struct store *s, const struct mach
 
 int machine_room_use_boot_images(struct machine_room *r, struct err *e)
 {
-    return vm_driver_can(r->driver)->other_disk && !r->boots ? once_new(&r->boots, e) : 0;
+    if (vm_driver_can(r->driver)->boot_images)
+        return r->boots ? 0 : once_new(&r->boots, e);
+    log_event(LOG_DEBUG, "bake", "guests boot from their kernel: no boot images with %s", r->vmm);
+    return 0;
 }
 
 void machine_room_close(struct machine_room *r)

@@ -253,8 +253,28 @@ static int run_in_copy(const struct template *t, const struct machine_room *r,
     return kept_snapshot(c.guest, c.disk, t->document, &reason, e);
 }
 
-static int open_room(struct machine_room *room, const struct template *t, struct store *s,
-                     const struct template_use *use, struct err *e)
+/* The template's card has something to be on. */
+static int connect_card(struct machine_room *room, struct tap *tap, const struct template *t,
+                        const struct template_use *use, struct err *e)
+{
+    if (use->tap && !t->tap) {
+        (void)err_set(e, ERR_INPUT, "its network was not a tap device");
+        return err_hint(e, "leave --tap away");
+    }
+    if (use->tap) {
+        room->tap = tap;
+        return tap_open(tap, use->tap, e);
+    }
+    if (!t->tap || vm_driver_can(room->driver)->user_network)
+        return 0;
+    (void)err_set(e, ERR_UNSUPPORTED,
+                  "its network was a tap device, none is given, and %s has no other", room->vmm);
+    return err_hint(e, "--tap NAME says which one");
+}
+
+/* `tap` outlives the room. */
+static int open_room(struct machine_room *room, struct tap *tap, const struct template *t,
+                     struct store *s, const struct template_use *use, struct err *e)
 {
     const struct machine_wants wants = {.cache_dir = use->cache_dir,
                                         .driver = use->vmm,
@@ -262,18 +282,25 @@ static int open_room(struct machine_room *room, const struct template *t, struct
                                         .made_by = t->vmm,
                                         .cpu_template = use->cpu_template,
                                         .cancel = use->cancel};
-    return machine_room_open(room, s, &wants, e);
+    int rc = machine_room_open(room, s, &wants, e);
+    if (rc < 0)
+        return rc;
+    rc = connect_card(room, tap, t, use, e);
+    if (rc < 0)
+        machine_room_close(room);
+    return rc;
 }
 
 int template_run(const struct template *t, struct store *s, const struct template_use *use,
                  const struct template_command *command, struct agent_result *result, struct err *e)
 {
     struct machine_room room;
-    int rc = open_room(&room, t, s, use, e);
-    if (rc < 0)
-        return rc;
-    rc = run_in_copy(t, &room, use, command, result, e);
-    machine_room_close(&room);
+    struct tap tap;
+    int rc = open_room(&room, &tap, t, s, use, e);
+    if (rc == 0) {
+        rc = run_in_copy(t, &room, use, command, result, e);
+        machine_room_close(&room);
+    }
     return rc < 0 ? err_in(e, "template %s", t->alias) : 0;
 }
 
@@ -346,9 +373,10 @@ int template_verify(const struct template *t, struct store *s, const struct temp
     int rc = collect_chunks(&chunks, &count, s, maps, ARRAY_LEN(maps), e);
     if (rc == 0)
         rc = read_chunks(s, chunks, count, use->cancel, out, e);
-    struct machine_room room = {0};
+    struct machine_room room;
+    struct tap tap;
     if (rc == 0)
-        rc = open_room(&room, t, s, use, e);
+        rc = open_room(&room, &tap, t, s, use, e);
     if (rc == 0) {
         rc = prove_template(t, &room, NULL, &out->proof, e);
         machine_room_close(&room);
