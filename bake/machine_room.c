@@ -122,6 +122,8 @@ static int choose_driver(struct machine_room *r, const struct machine_wants *w, 
     err_clear(e);
     free(MOVE(r->vmm));
     int rc = take_driver(r, w, &vm_qemu, e);
+    if (rc == -ERR_NOTFOUND)
+        return err_in(e, "Firecracker is not used (%s), and QEMU", why);
     if (rc == 0)
         log_event(LOG_INFO, "bake", "%s: %s", r->vmm, why);
     return rc;

@@ -216,6 +216,7 @@ def main() -> int:
     parser.add_argument("--kernel-log", action="store_true")
     parser.add_argument("shell", help="shell command")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the machine too
     kernel = fetch_kernel(options.cache.resolve())
     with tempfile.TemporaryDirectory(prefix="tb2-testbed-") as work:
         root = make_root(Path(work), kernel, options)
