@@ -341,6 +341,26 @@ static void a_guest_that_powers_off(void **state)
     }
 }
 
+/* Who waits for the agent's answer hears of it too, though the vsock stays open. */
+static void a_program_that_powers_off(void **state)
+{
+    struct fixture *f = *state;
+    struct err e = ERR_INIT;
+    AUTO_VM struct vm *v = NULL;
+    AUTO_AGENT struct agent *a = NULL;
+    struct agent_result result = {0};
+    const struct agent_exec exec = {.argv = (const char *const[]){"sleep", "5", NULL},
+                                    .env = (const char *const[]){"PATH=/usr/bin:/bin", NULL}};
+    fake("power_off_later");
+    ASSERT_OK(vm_boot(&v, &f->options, &e), e);
+    ASSERT_OK(agent_connect(&a, v, AGENT_MS, NULL, &e), e);
+    int64_t start = clock_ms();
+    assert_int_equal(agent_run(a, &exec, NULL, NULL, &result, &e), -ERR_STEP);
+    assert_true(clock_ms() - start < AGENT_MS);
+    if (!strstr(e.text, "the guest powered off"))
+        fail_msg("%s", e.text);
+}
+
 static void bad_versions_are_named(void **state)
 {
     struct fixture *f = *state;
@@ -458,6 +478,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(differential_snapshots, setup, teardown),
         cmocka_unit_test_setup_teardown(differential_snapshots_of_big_guests, setup, teardown),
         cmocka_unit_test_setup_teardown(a_guest_that_powers_off, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_program_that_powers_off, setup, teardown),
         cmocka_unit_test_setup_teardown(bad_versions_are_named, setup, teardown),
         cmocka_unit_test_setup_teardown(other_snapshots_are_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(refusals_are_told, setup, teardown),
