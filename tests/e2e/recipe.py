@@ -329,7 +329,8 @@ def on_a_tap(w):
                           % (here, port), more="network: tap\n")
         _, task = w.bake("all", recipe, status=1, store="tap")
         check("--tap NAME" in task.get("hint", ""), task)
-        w.bake("all", recipe, "--tap", name, store="tap")
+        baked, _ = w.bake("all", recipe, "--tap", name, store="tap")
+        check("boot image does not do" not in baked.err, baked.err)
         check(asked == ["/page"], asked)
         found = w.run("all", "sh", "-c", "cat /page; wget -q -O- http://%s:%d/page" % (here, port), store="tap",
                       options=("--tap", name))
