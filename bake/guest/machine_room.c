@@ -132,6 +132,8 @@ static int choose_driver(struct machine_room *r, const struct machine_wants *w, 
     err_clear(e);
     free(MOVE(r->vmm));
     int rc = take_driver(r, w, &vm_qemu, e);
+    if (rc == -ERR_NOTFOUND)
+        return err_in(e, "Firecracker is not used (%s), and QEMU", why);
     if (rc == 0)
         log_event(LOG_INFO, "bake", "%s: %s", r->vmm, why);
     return rc;
@@ -182,7 +184,10 @@ int machine_room_open(struct machine_room *r, struct store *s, const struct mach
 
 int machine_room_use_boot_images(struct machine_room *r, struct err *e)
 {
-    return vm_driver_can(r->driver)->other_disk && !r->boots ? once_new(&r->boots, e) : 0;
+    if (vm_driver_can(r->driver)->boot_images)
+        return r->boots ? 0 : once_new(&r->boots, e);
+    log_event(LOG_DEBUG, "bake", "guests boot from their kernel: no boot images with %s", r->vmm);
+    return 0;
 }
 
 void machine_room_close(struct machine_room *r)

@@ -99,7 +99,7 @@ static void describe_end(struct vm *v, const char *tail, struct err *e)
     const char *title = v->driver->title;
     const char *reason = NULL;
     enum vm_ending ending = v->driver->ending(v, &reason);
-    if (WIFSIGNALED(v->status)) {
+    if (WIFSIGNALED(v->status) && !v->dismissed) {
         int number = WTERMSIG(v->status);
         (void)err_set(e, ERR_STEP, "%s was killed by signal %d (%s)", title, number,
                       strsignal(number));
@@ -108,7 +108,7 @@ static void describe_end(struct vm *v, const char *tail, struct err *e)
         if (number == SIGKILL)
             (void)err_hint(e, "if nobody did this by hand, the host ran out of memory: see its "
                               "kernel log, use fewer jobs");
-    } else if (WEXITSTATUS(v->status) != 0) {
+    } else if (WIFEXITED(v->status) && WEXITSTATUS(v->status) != 0) {
         (void)err_set(e, ERR_STEP, "%s ended with status %d", title, WEXITSTATUS(v->status));
     } else if (ending == VM_ENDING_POWER_OFF) {
         (void)err_set(e, ERR_STEP, "the guest powered off");
@@ -418,15 +418,13 @@ static int snapshot(struct vm *v, const char *state_path, const char *diff_path,
     int rc = vm_check(v, e);
     if (rc == 0)
         rc = vm_explain(v, save_state(v, state_path, diff_path, e), e);
+    v->lost = rc < 0 && (v->held || v->lost);
     return rc < 0 ? err_in(e, "saving the machine state %s", state_path) : 0;
 }
 
 int vm_snapshot(struct vm *v, const char *state_path, struct err *e)
 {
-    int rc = snapshot(v, state_path, NULL, e);
-    if (rc == 0)
-        v->lost = false;
-    return rc;
+    return snapshot(v, state_path, NULL, e);
 }
 
 int vm_snapshot_diff(struct vm *v, const char *state_path, const char *diff_path, struct err *e)
@@ -434,13 +432,10 @@ int vm_snapshot_diff(struct vm *v, const char *state_path, const char *diff_path
     if (!v->driver->can.memory_diff)
         return err_set(e, ERR_UNSUPPORTED, "%s makes no differential snapshots", v->driver->title);
     if (v->lost) {
-        (void)err_set(e, ERR_UNSUPPORTED, "an earlier differential snapshot failed");
+        (void)err_set(e, ERR_UNSUPPORTED, "an earlier snapshot failed");
         return err_hint(e, "make a full one");
     }
-    int rc = snapshot(v, state_path, diff_path, e);
-    if (rc < 0 && v->held)
-        v->lost = true;
-    return rc;
+    return snapshot(v, state_path, diff_path, e);
 }
 
 void vm_free(struct vm *v)
