@@ -17,7 +17,7 @@
 #include "base/mem.h"
 
 /* docs/formats/store.md, "Layers". */
-static const char magic[8] = {'t', 'b', '2', 'l', 'a', 'y', 'e', 'r'};
+static const char magic[8] = {'T', 'B', '2', 'L', 'A', 'Y', '0', '2'};
 
 enum { LAYER_PATH_MAX = 8 + DIGEST_TEXT_MAX };
 
@@ -177,10 +177,11 @@ static int layer_open_file(const struct buf *file, struct digest *region, struct
         rc = cursor_bytes(&c, &index_sum, DIGEST_SHA256_LEN, e);
     if (rc < 0)
         return rc;
+    if (memcmp(head, magic, sizeof(magic)) != 0)
+        return err_set(e, ERR_CORRUPT, "not a layer as this version lays them out");
     struct digest sum;
     digest_bytes(&sum, c.at, c.left);
-    if (memcmp(head, magic, sizeof(magic)) != 0 ||
-        memcmp(sum.bytes, index_sum, DIGEST_SHA256_LEN) != 0)
+    if (memcmp(sum.bytes, index_sum, DIGEST_SHA256_LEN) != 0)
         return err_set(e, ERR_CORRUPT, "layer index is damaged");
     *region = (struct digest){.algorithm = DIGEST_SHA256};
     memcpy(region->bytes, region_sum, DIGEST_SHA256_LEN);

@@ -146,8 +146,8 @@ static int take_chunk(struct floor *f, const struct digest *d, bool hash, struct
     if (!is_new(f, d))
         return 0;
     start = cpu();
-    size_t got = ZSTD_compressCCtx(f->compressor, f->packed, ZSTD_COMPRESSBOUND(CHUNK_SIZE_MAX),
-                                   f->chunk, len, f->level);
+    size_t got =
+        ZSTD_compress2(f->compressor, f->packed, ZSTD_COMPRESSBOUND(CHUNK_SIZE_MAX), f->chunk, len);
     f->compress_s += cpu() - start;
     f->unique_size += len;
     f->stored_size += got;
@@ -199,6 +199,17 @@ static void report(const struct floor *f)
         f->unique_size, f->stored_size);
 }
 
+/* As the store's chunks. */
+static int set_level(struct floor *f, struct err *e)
+{
+    if (!f->compressor)
+        return err_nomem(e, "floor");
+    size_t rc = ZSTD_CCtx_setParameter(f->compressor, ZSTD_c_compressionLevel, f->level);
+    if (!ZSTD_isError(rc) && f->level == CHUNK_LEVEL_DEFAULT)
+        rc = ZSTD_CCtx_setParameter(f->compressor, ZSTD_c_minMatch, CHUNK_MATCH_MIN);
+    return ZSTD_isError(rc) ? err_set(e, ERR_INPUT, "level: %s", ZSTD_getErrorName(rc)) : 0;
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 4) {
@@ -213,7 +224,7 @@ int main(int argc, char **argv)
     struct err e = ERR_INIT;
     struct image_options options = {0};
     struct image_room room = {0};
-    int rc = f.seen && f.compressor && f.chunk && f.packed ? 0 : err_nomem(&e, "floor");
+    int rc = f.seen && f.chunk && f.packed ? set_level(&f, &e) : err_nomem(&e, "floor");
     if (rc == 0)
         rc = store_open(&f.store, argv[2], &e);
     if (rc == 0)
