@@ -130,7 +130,7 @@ static int take_blob(struct floor *f, struct image *i, size_t n, struct err *e)
     return digest_equal(&sum, &i->config.diff_ids[n]) ? 0 : err_set(e, ERR_DIGEST, "diff_id");
 }
 
-static int take_chunk(struct floor *f, const struct digest *d, bool hash, struct err *e)
+static int take_chunk(struct floor *f, const struct digest *d, struct err *e)
 {
     size_t len;
     int rc = store_get_chunk(f->store, d, f->chunk, &len, e);
@@ -138,11 +138,9 @@ static int take_chunk(struct floor *f, const struct digest *d, bool hash, struct
         return rc;
     double start = cpu();
     struct digest sum;
-    if (hash) {
-        digest_bytes(&sum, f->chunk, len);
-        f->chunk_hash_s += cpu() - start;
-        f->chunk_size += len;
-    }
+    digest_bytes(&sum, f->chunk, len);
+    f->chunk_hash_s += cpu() - start;
+    f->chunk_size += len;
     if (!is_new(f, d))
         return 0;
     start = cpu();
@@ -154,16 +152,15 @@ static int take_chunk(struct floor *f, const struct digest *d, bool hash, struct
     return 0;
 }
 
-/* The chunks of a map; neighbours of one chunk count once. */
-static int take_map(struct floor *f, const struct block_map *m, bool hash, struct err *e)
+/* The chunks of a region, each as often as it was cut there; a pack has several extents, of which one is its
+ * first. */
+static int take_map(struct floor *f, const struct block_map *m, struct err *e)
 {
     int rc = 0;
-    const struct digest *last = NULL;
     for (size_t i = 0; rc == 0 && i < block_map_count(m); i++) {
-        const struct digest *d = &block_map_extent(m, i)->chunk;
-        if (!last || !digest_equal(last, d))
-            rc = take_chunk(f, d, hash, e);
-        last = d;
+        const struct map_extent *extent = block_map_extent(m, i);
+        if (extent->chunk_off == 0)
+            rc = take_chunk(f, &extent->chunk, e);
     }
     return rc;
 }
@@ -181,7 +178,7 @@ static int take_image(struct floor *f, struct image_room *room, const char *text
         if (rc == 0)
             rc = layer_load(f->store, &i->config.diff_ids[n], &layer, &region, e);
         if (rc == 0)
-            rc = take_map(f, region, true, e);
+            rc = take_map(f, region, e);
     }
     return rc;
 }
