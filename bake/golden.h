@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "bake/bake.h"
+#include "bake/channel.h"
 
 enum golden_outcome {
     GOLDEN_PASSED,

@@ -6,8 +6,23 @@
 #ifndef TB2_BAKE_PUSH_H
 #define TB2_BAKE_PUSH_H
 
-#include "bake/bake.h"
+#include "bake/image.h"
 #include "blockdev/overlaybd.h"
+
+struct template;
+
+/* What disks are pushed as. */
+enum push_format {
+    PUSH_OVERLAYBD, /* the disk, one layer per region and one on top (docs/formats/overlaybd.md) */
+    PUSH_OCI,       /* a plain image: of a template, its image's layers and one of what baking
+                       changed; an image as it is */
+};
+enum push_compression {
+    PUSH_COMPRESSION_DEFAULT, /* zstd; of plain images gzip, which all read */
+    PUSH_ZSTD,
+    PUSH_LZ4, /* not for plain images */
+    PUSH_GZIP /* for plain images alone */
+};
 
 /* Borrowed until push_close. */
 struct push_options {

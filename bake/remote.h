@@ -12,7 +12,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "bake/bake.h"
 #include "base/cancel.h"
 #include "base/err.h"
 #include "blockdev/blockdev.h"
@@ -28,6 +27,8 @@ struct remote_options {
     int64_t lease_ms;
     const struct cancel *cancel; /* may be NULL */
 };
+
+struct template;
 
 /* Thread-safe but for opening and closing. */
 struct remote;

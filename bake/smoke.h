@@ -3,7 +3,7 @@
 #ifndef TB2_BAKE_SMOKE_H
 #define TB2_BAKE_SMOKE_H
 
-#include "bake/bake.h"
+#include "bake/template.h"
 #include "manifests/manifest.h"
 #include "registry/registry.h"
 

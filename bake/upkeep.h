@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "bake/bake.h"
+#include "bake/image.h"
 #include "base/cancel.h"
 #include "base/err.h"
 #include "blockdev/blockdev.h"

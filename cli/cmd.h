@@ -7,7 +7,9 @@
 #include <stdio.h>
 
 #include "bake/bake.h"
+#include "bake/disk.h"
 #include "bake/remote.h"
+#include "bake/template.h"
 #include "base/cancel.h"
 #include "base/err.h"
 #include "base/log.h"

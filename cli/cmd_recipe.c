@@ -3,6 +3,7 @@
 #include <getopt.h>
 #include <string.h>
 
+#include "bake/recipe.h"
 #include "cli/cmd.h"
 #include "cli/options.h"
 

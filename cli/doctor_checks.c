@@ -10,6 +10,8 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "bake/kernel.h"
+#include "bake/vm.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"

@@ -3,7 +3,7 @@
 #ifndef TB2_CLI_TERMINAL_H
 #define TB2_CLI_TERMINAL_H
 
-#include "bake/vm.h"
+#include "bake/channel.h"
 
 struct terminal;
 /* Makes the terminal raw, so that every key goes to the program, and fills in `live`. One at a time in a

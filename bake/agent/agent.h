@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The guest agent: one static program, PID 1 of the guest, that serves the protocol of
- * bake/agent_protocol.h. Everything it holds is one `struct guest` of fixed size, mapped once at
+ * bake/channel/protocol.h. Everything it holds is one `struct guest` of fixed size, mapped once at
  * the start: it never allocates, so nothing that the host or a program in the guest does can make
  * it grow. Single-threaded. Functions return 0 or a negative errno unless they say otherwise.
  */
@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#include "bake/agent_protocol.h"
+#include "bake/channel/protocol.h"
 #include "base/attr.h"
 
 enum {

@@ -13,8 +13,10 @@
 #include <time.h>
 #include <zstd.h>
 
-#include "bake/pipeline.h"
+#include "bake/image/image.h"
+#include "bake/image/layer_store.h"
 #include "base/mem.h"
+#include "blockdev/blockdev.h"
 
 enum { SEEN_MAX = 1 << 20, PLAIN_PIECE = 256 << 10 };
 

@@ -15,10 +15,13 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "bake/pipeline.h"
+#include "bake/common/slots.h"
+#include "bake/image/image.h"
+#include "bake/image/ingest_gate.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "blockdev/blockdev.h"
 
 enum { JOBS_MAX = 64, FREE_SIZE = 1 << 30 };
 

@@ -15,8 +15,12 @@
 
 #include <cmocka.h>
 
-#include "bake/internal.h"
-#include "bake/pipeline.h"
+#include "bake/channel.h"
+#include "bake/channel/internal.h"
+#include "bake/channel/protocol.h"
+#include "bake/guest/internal.h"
+#include "bake/kernel.h"
+#include "bake/vm.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"

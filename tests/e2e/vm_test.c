@@ -17,7 +17,11 @@
 
 #include <cmocka.h>
 
-#include "bake/vm_driver.h"
+#include "bake/channel.h"
+#include "bake/channel/console.h"
+#include "bake/kernel.h"
+#include "bake/vm.h"
+#include "bake/vm/driver.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"

@@ -2,7 +2,7 @@
 /* registries.yaml. */
 #include <string.h>
 
-#include "bake/bake.h"
+#include "bake/image.h"
 #include "fuzz.h"
 #include "registry/registry.h"
 

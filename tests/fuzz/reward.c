@@ -2,7 +2,7 @@
 /* What a guest wrote as its reward: a text, and the same bytes as a document. */
 #include <math.h>
 
-#include "bake/golden_internal.h"
+#include "bake/golden/internal.h"
 #include "fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

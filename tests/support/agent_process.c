@@ -17,6 +17,9 @@
 
 #include <cmocka.h>
 
+#include "bake/channel.h"
+#include "bake/channel/internal.h"
+#include "bake/channel/link.h"
 #include "base/clock.h"
 #include "base/file.h"
 

@@ -5,7 +5,8 @@
 
 #include <sys/types.h>
 
-#include "bake/internal.h"
+#include "bake/channel.h"
+#include "bake/channel/internal.h"
 
 enum { AGENT_TEST_BIG = 10 * 1024 * 1024 };
 

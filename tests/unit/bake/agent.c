@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "agent_process.h"
+#include "bake/channel.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"

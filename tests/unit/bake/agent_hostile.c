@@ -10,8 +10,11 @@
 
 #include <cmocka.h>
 
-#include "bake/internal.h"
-#include "bake/pipeline.h"
+#include "bake/channel.h"
+#include "bake/channel/internal.h"
+#include "bake/channel/link.h"
+#include "bake/channel/protocol.h"
+#include "bake/guest/guest.h"
 #include "base/file.h"
 
 /*

@@ -16,6 +16,9 @@
 #include <cmocka.h>
 
 #include "agent_process.h"
+#include "bake/channel.h"
+#include "bake/channel/internal.h"
+#include "bake/channel/protocol.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "bake/agent/agent.h"
+#include "bake/channel/protocol.h"
 #include "base/file.h"
 #include "base/mem.h"
 

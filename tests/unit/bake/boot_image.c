@@ -7,8 +7,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bake/boot_image.h"
-#include "bake/census.h"
+#include "bake/common/document.h"
+#include "bake/guest/boot_image.h"
+#include "bake/template.h"
+#include "bake/template/record.h"
+#include "bake/upkeep.h"
+#include "bake/upkeep/census.h"
 #include "base/file.h"
 #include "base/mem.h"
 

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "bake/internal.h"
+#include "bake/channel/console.h"
 #include "base/file.h"
 #include "base/mem.h"
 

@@ -13,7 +13,8 @@
 
 #include <cmocka.h>
 
-#include "bake/host_tree.h"
+#include "bake/recipe/files.h"
+#include "bake/step/steps.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "steps_world.h"

@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "bake/disk.h"
+#include "bake/upkeep.h"
 #include "base/file.h"
 #include "base/mem.h"
 

@@ -17,10 +17,15 @@
 
 #include <cmocka.h>
 
-#include "bake/firecracker.h"
+#include "bake/channel.h"
+#include "bake/kernel.h"
+#include "bake/vm.h"
+#include "bake/vm/driver.h"
+#include "bake/vm/page_server.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "blockdev/blockdev.h"
 #include "memdev.h"
 
 enum { MEMORY_MB = 64, AGENT_MS = 30000 };

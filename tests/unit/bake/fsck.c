@@ -8,6 +8,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bake/common/document.h"
+#include "bake/image/layer_store.h"
+#include "bake/template.h"
+#include "bake/template/kept.h"
+#include "bake/template/record.h"
+#include "bake/upkeep.h"
 #include "base/file.h"
 #include "base/mem.h"
 

@@ -12,7 +12,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bake/census.h"
+#include "bake/image/image.h"
+#include "bake/image/layer_store.h"
+#include "bake/step/cache.h"
+#include "bake/template.h"
+#include "bake/upkeep.h"
+#include "bake/upkeep/census.h"
 #include "base/file.h"
 #include "base/mem.h"
 

@@ -15,7 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "bake/golden_internal.h"
+#include "bake/golden.h"
+#include "bake/golden/internal.h"
 #include "base/file.h"
 #include "base/mem.h"
 

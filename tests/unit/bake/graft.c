@@ -9,9 +9,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "bake/common/once.h"
+#include "bake/image/graft.h"
+#include "bake/image/image.h"
+#include "bake/image/ingest_gate.h"
+#include "bake/image/layer_store.h"
+#include "bake/recipe/files.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/proc.h"
+#include "blockdev/blockdev.h"
 
 struct room {
     struct world world;

@@ -13,7 +13,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "bake/history.h"
+#include "bake/bake.h"
+#include "bake/run/history.h"
 #include "base/file.h"
 #include "base/mem.h"
 

@@ -10,9 +10,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bake/pipeline.h"
+#include "bake/image/image.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "blockdev/blockdev.h"
 
 #define MANIFEST_TYPE "application/vnd.oci.image.manifest.v1+json"
 #define LAYER_HEX "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"

@@ -10,7 +10,8 @@
 
 #include <cmocka.h>
 
-#include "bake/internal.h"
+#include "bake/kernel/internal.h"
+#include "base/digest.h"
 #include "base/mem.h"
 
 static const struct initramfs_module modules[] = {

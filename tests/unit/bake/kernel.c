@@ -12,7 +12,8 @@
 
 #include <cmocka.h>
 
-#include "bake/internal.h"
+#include "bake/kernel.h"
+#include "bake/kernel/internal.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/proc.h"

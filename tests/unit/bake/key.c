@@ -8,8 +8,12 @@
 
 #include <cmocka.h>
 
-#include "bake/pipeline.h"
+#include "bake/guest/guest.h"
+#include "bake/image/image.h"
+#include "bake/template/record.h"
+#include "bake/vm.h"
 #include "base/mem.h"
+#include "manifests/manifest.h"
 
 struct inputs {
     struct task task;

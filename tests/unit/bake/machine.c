@@ -9,6 +9,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "bake/guest/guest.h"
+#include "bake/guest/internal.h"
+#include "bake/guest/machine_room.h"
+#include "bake/vm.h"
+#include "bake/vm/host.h"
 #include "base/file.h"
 #include "base/mem.h"
 

@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "bake/memory_share.h"
+#include "bake/guest/memory_share.h"
 #include "base/file.h"
 #include "base/mem.h"
 

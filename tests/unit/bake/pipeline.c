@@ -17,7 +17,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "bake/pipeline.h"
+#include "bake/bake.h"
+#include "bake/common/document.h"
+#include "bake/common/once.h"
+#include "bake/common/run_lock.h"
+#include "bake/common/slots.h"
+#include "bake/image/image.h"
+#include "bake/image/ingest_gate.h"
+#include "bake/step/context.h"
+#include "bake/template.h"
+#include "bake/template/ready.h"
+#include "bake/template/record.h"
 #include "base/file.h"
 #include "base/mem.h"
 

@@ -8,7 +8,8 @@
 
 #include <cmocka.h>
 
-#include "bake/pipeline.h"
+#include "bake/run/provider.h"
+#include "bake/run/run.h"
 #include "base/mem.h"
 
 static int apply(const char *answer, char **canonical, struct err *e)

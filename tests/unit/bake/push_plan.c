@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bake/push_internal.h"
+#include "bake/push/internal.h"
 #include "base/mem.h"
 
 enum { MIB = 1 << 20 };

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "bake/internal.h"
+#include "bake/vm/qmp.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"

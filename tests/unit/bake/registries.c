@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bake/bake.h"
+#include "bake/image.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "registry/registry.h"

@@ -13,7 +13,17 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bake/remote_internal.h"
+#include "bake/common/document.h"
+#include "bake/image/image.h"
+#include "bake/image/ingest_gate.h"
+#include "bake/image/layer_store.h"
+#include "bake/image/remote_layers.h"
+#include "bake/remote.h"
+#include "bake/remote/internal.h"
+#include "bake/remote/remote.h"
+#include "bake/template.h"
+#include "bake/template/record.h"
+#include "bake/template/remote_template.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"

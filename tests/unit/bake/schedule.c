@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "bake/schedule.h"
+#include "bake/run/schedule.h"
 #include "base/mem.h"
 
 enum { LANES = 4, ITEMS_MAX = 10000 };

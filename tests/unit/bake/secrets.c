@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "bake/secrets.h"
+#include "bake/recipe/secrets.h"
 #include "base/file.h"
 #include "base/mem.h"
 

@@ -7,10 +7,16 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bake/census.h"
+#include "bake/guest/guest.h"
+#include "bake/step/cache.h"
+#include "bake/step/context.h"
+#include "bake/upkeep.h"
+#include "bake/upkeep/census.h"
+#include "bake/vm.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "manifests/manifest.h"
 
 /* ---- Keys ---- */
 

@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "bake/step/steps.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "steps_world.h"

@@ -10,7 +10,10 @@
 
 #include <cmocka.h>
 
+#include "bake/step/context.h"
+#include "bake/step/steps.h"
 #include "base/mem.h"
+#include "manifests/manifest.h"
 
 void must(int rc, const struct err *e)
 {

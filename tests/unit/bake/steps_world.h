@@ -4,7 +4,11 @@
 #define TB2_TESTS_UNIT_BAKE_STEPS_WORLD_H
 
 #include "agent_process.h"
-#include "bake/pipeline.h"
+#include "bake/guest/guest.h"
+#include "bake/guest/machine_room.h"
+#include "bake/step/context.h"
+#include "bake/step/steps.h"
+#include "manifests/manifest.h"
 
 struct world {
     struct machine_room room;

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "bake/tap.h"
+#include "bake/vm/tap.h"
 
 static void texts(void **state)
 {

@@ -9,8 +9,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "bake/common/document.h"
+#include "bake/image/image.h"
+#include "bake/image/ingest_gate.h"
+#include "bake/image/layer_store.h"
+#include "bake/step/cache.h"
+#include "bake/template.h"
+#include "bake/template/kept.h"
+#include "bake/template/record.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "blockdev/blockdev.h"
 
 /* In place of libc's: what survives a power cut is not looked at here, and waiting for disks takes
  * long. */

@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "bake/pipeline.h"
-#include "bake/upkeep.h"
+#include "base/digest.h"
+#include "base/err.h"
 
 #define assert_ok(call)                                                                            \
     do {                                                                                           \
