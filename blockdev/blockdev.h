@@ -58,8 +58,9 @@ const char *store_tmp_path(const struct store *s);
 const char *store_path(const struct store *s); /* absolute */
 
 /* zstd's level for the chunks that are written from now on; to be set before the store is used. Changes
- * how many bytes a new chunk takes, and nothing else: chunks are named by their plain bytes. */
-enum { CHUNK_LEVEL_MIN = 1, CHUNK_LEVEL_DEFAULT = 3, CHUNK_LEVEL_MAX = 19 };
+ * how many bytes a new chunk takes, and nothing else: chunks are named by their plain bytes. The
+ * default level looks for matches of CHUNK_MATCH_MIN bytes, whatever zstd's would be. */
+enum { CHUNK_LEVEL_MIN = 1, CHUNK_LEVEL_DEFAULT = 3, CHUNK_LEVEL_MAX = 19, CHUNK_MATCH_MIN = 4 };
 void store_set_compression_level(struct store *s, int level);
 
 /* Compresses and stores `len` bytes (a multiple of BLOCK_SIZE, at most CHUNK_SIZE_MAX), unless
@@ -211,8 +212,8 @@ int store_peek_map(struct store *s, const struct digest *d, struct block_map **o
 /*
  * Lays the file data of one layer out in a region and cuts it into chunks: a file of
  * CUT_FILE_SIZE or more starts at a chunk of its own, smaller ones are packed together in order
- * of arrival; a piece of CHUNK_SIZE_MAX that is all zeros becomes a hole. Region offsets depend
- * on the sequence of files alone, never on the workers. Hashing and compression run on `workers`
+ * of arrival, in packs that end behind certain files; a piece of CHUNK_SIZE_MAX that is all zeros
+ * becomes a hole. Region offsets depend on the sequence of files alone, never on the workers. Hashing and compression run on `workers`
  * threads.
  */
 struct region_writer;

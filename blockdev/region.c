@@ -4,11 +4,13 @@
  * by the thread that brings the files, in their order, before anything is handed to the workers, so
  * addresses never depend on these.
  *
- * Small files go into the open pack, a chunk in the making whose CHUNK_SIZE_MAX addresses were set
- * aside when it was opened; it stays open while large files pass by. Large files are cut into
- * pieces of CHUNK_SIZE_MAX, each a chunk; a piece without data gets no addresses, so a sparse file
- * takes what its data takes. Memory: the pack, the current piece, and what the pool has in hand;
- * buffers are used again, since fresh ones cost a page fault for every 4 KiB.
+ * Small files go into the open pack, a chunk in the making that stays open while large files pass
+ * by; their addresses are then not in one run, and the map has an extent for each. Which file ends a
+ * pack is up to the files, not to how many came before, so that layers with the same files in a row
+ * have the same packs. Large files are cut into pieces of CHUNK_SIZE_MAX, each a chunk; a piece
+ * without data gets no addresses, so a sparse file takes what its data takes. Memory: the pack, the
+ * current piece, and what the pool has in hand; buffers are used again, since fresh ones cost a page
+ * fault for every 4 KiB.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,11 +19,23 @@
 #include "base/pool.h"
 #include "blockdev/internal.h"
 
-enum { SPARE_MAX = 8 };
+enum {
+    SPARE_MAX = 8,
+    PACK_SIZE_MIN = 64 << 10, /* of one that a file ends */
+    RUNS_MAX = CHUNK_SIZE_MAX / BLOCK_SIZE,
+};
+
+/* Addresses of a part of a chunk. */
+struct region_run {
+    uint64_t region_off;
+    uint32_t chunk_off;
+    uint32_t size;
+};
 
 /* Data on its way to a chunk. */
 struct region_chunk {
-    uint64_t region_off;
+    struct region_run runs[RUNS_MAX];
+    size_t run_count;
     size_t len;    /* used; a multiple of BLOCK_SIZE once submitted */
     size_t filled; /* what lies behind may be left from another use of the buffer */
     uint8_t *data;
@@ -62,7 +76,7 @@ static struct region_chunk *region_chunk_new(struct region_writer *w)
 {
     if (w->spare_count > 0) {
         struct region_chunk *spare = w->spare[--w->spare_count];
-        *spare = (struct region_chunk){.data = spare->data};
+        spare->run_count = spare->len = spare->filled = 0;
         return spare;
     }
     AUTO_REGION_CHUNK struct region_chunk *c = mem_zalloc(sizeof(*c));
@@ -109,10 +123,17 @@ static int chunk_done(void *ctx, void *item, struct err *e)
 {
     struct region_writer *w = ctx;
     const struct region_chunk *c = item;
-    struct map_extent x = {
-        .off = c->region_off, .size = (uint32_t)c->len, .chunk_off = 0, .chunk = c->digest};
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < c->run_count; i++) {
+        const struct region_run *run = &c->runs[i];
+        struct map_extent x = {.off = run->region_off,
+                               .size = run->size,
+                               .chunk_off = run->chunk_off,
+                               .chunk = c->digest};
+        rc = block_map_add(w->map, &x, e);
+    }
     region_chunk_recycle(w, item);
-    return block_map_add(w->map, &x, e);
+    return rc;
 }
 
 static void chunk_drop(void *ctx, void *item)
@@ -125,12 +146,20 @@ static const struct pool_ops chunk_ops = {
 
 /* ---- Addresses ------------------------------------------------------------------------- */
 
-/* Gives out `size` addresses. */
-static int take_addresses(struct region_writer *w, uint64_t size, uint64_t *out, struct err *e)
+/* Gives addresses to the next `size` bytes of the chunk. */
+static int take_addresses(struct region_writer *w, struct region_chunk *c, size_t size,
+                          uint64_t *out, struct err *e)
 {
     if (size > REGION_SIZE_MAX - w->cursor)
         return err_set(e, ERR_LIMIT, "a layer holds more than %llu bytes of data",
                        (unsigned long long)REGION_SIZE_MAX);
+    struct region_run *last = c->run_count > 0 ? &c->runs[c->run_count - 1] : NULL;
+    if (!last || last->region_off + last->size != w->cursor) {
+        last = &c->runs[c->run_count++];
+        *last = (struct region_run){.region_off = w->cursor, .chunk_off = (uint32_t)c->len};
+    }
+    last->size += (uint32_t)size;
+    c->len += size;
     *out = w->cursor;
     w->cursor += size;
     return 0;
@@ -167,13 +196,14 @@ static int open_pack(struct region_writer *w, uint64_t size, struct err *e)
         rc = close_pack(w, e);
     if (rc < 0 || w->pack)
         return rc;
-    AUTO_REGION_CHUNK struct region_chunk *pack = region_chunk_new(w);
-    if (!pack)
-        return err_nomem(e, "chunk of a layer");
-    rc = take_addresses(w, CHUNK_SIZE_MAX, &pack->region_off, e);
-    if (rc == 0)
-        w->pack = MOVE(pack);
-    return rc;
+    w->pack = region_chunk_new(w);
+    return w->pack ? 0 : err_nomem(e, "chunk of a layer");
+}
+
+/* One size in 32 does: the same file does in every layer, and bytes need not be looked at. */
+static bool ends_pack(uint64_t size)
+{
+    return ((uint32_t)size * 0x9e3779b1U) >> 27 == 0;
 }
 
 /* Ends the current piece: `len` bytes of the file. */
@@ -185,15 +215,16 @@ static int close_piece(struct region_writer *w, struct err *e)
     uint64_t file_off = w->piece_index * CHUNK_SIZE_MAX;
     uint64_t left = w->size - file_off;
     size_t len = left < CHUNK_SIZE_MAX ? (size_t)left : CHUNK_SIZE_MAX;
-    piece->len = (size_t)mem_round_up(len, BLOCK_SIZE);
-    region_chunk_pad(piece, piece->len);
+    size_t blocks = (size_t)mem_round_up(len, BLOCK_SIZE);
+    uint64_t at;
+    region_chunk_pad(piece, blocks);
     if (piece_is_zero(piece->data, len)) {
         region_chunk_recycle(w, MOVE(piece));
         return 0;
     }
-    int rc = take_addresses(w, piece->len, &piece->region_off, e);
+    int rc = take_addresses(w, piece, blocks, &at, e);
     if (rc == 0)
-        rc = add_extent(w, file_off, len, piece->region_off, e);
+        rc = add_extent(w, file_off, len, at, e);
     return rc < 0 ? rc : pool_submit(w->pool, MOVE(piece), e);
 }
 
@@ -257,15 +288,18 @@ static int small_file_end(struct region_writer *w, struct err *e)
 {
     if (w->size == 0)
         return 0;
-    region_chunk_pad(w->pack, w->pack->len + (size_t)mem_round_up(w->size, BLOCK_SIZE));
-    if (piece_is_zero(w->pack->data + w->pack->len, (size_t)w->size)) {
-        w->pack->filled = w->pack->len;
+    struct region_chunk *pack = w->pack;
+    size_t blocks = (size_t)mem_round_up(w->size, BLOCK_SIZE);
+    uint64_t at;
+    region_chunk_pad(pack, pack->len + blocks);
+    if (piece_is_zero(pack->data + pack->len, (size_t)w->size)) {
+        pack->filled = pack->len;
         return 0;
     }
-    int rc = add_extent(w, 0, w->size, w->pack->region_off + w->pack->len, e);
+    int rc = take_addresses(w, pack, blocks, &at, e);
     if (rc == 0)
-        w->pack->len += (size_t)mem_round_up(w->size, BLOCK_SIZE);
-    return rc;
+        rc = add_extent(w, 0, w->size, at, e);
+    return rc == 0 && pack->len >= PACK_SIZE_MIN && ends_pack(w->size) ? close_pack(w, e) : rc;
 }
 
 int region_file_end(struct region_writer *w, struct region_extent **extents, size_t *count,

@@ -20,7 +20,7 @@
 #include "blockdev/blockdev.h"
 
 /* docs/formats/store.md, "Layers". */
-static const char magic[8] = {'t', 'b', '2', 'l', 'a', 'y', 'e', 'r'};
+static const char magic[8] = {'T', 'B', '2', 'L', 'A', 'Y', '0', '2'};
 
 enum { LAYER_PATH_MAX = 8 + DIGEST_TEXT_MAX };
 
@@ -30,11 +30,22 @@ static void layer_path(char path[LAYER_PATH_MAX], const struct digest *diff_id)
     snprintf(path, LAYER_PATH_MAX, "layers/%s", digest_hex(diff_id, hex));
 }
 
+/* Laid out by another version; what cannot be told is not. */
+static bool is_foreign(struct store *s, const char *path)
+{
+    char head[sizeof(magic)];
+    struct err ignored = ERR_INIT;
+    AUTO_FD int fd = -1;
+    return file_open(&fd, store_dir(s), path, O_RDONLY | O_NOFOLLOW, 0, &ignored) == 0 &&
+           file_pread_full(fd, head, sizeof(head), 0, &ignored) == 0 &&
+           memcmp(head, magic, sizeof(head)) != 0;
+}
+
 bool layer_has(struct store *s, const struct digest *diff_id)
 {
     char path[LAYER_PATH_MAX];
     layer_path(path, diff_id);
-    return store_use(s, path);
+    return store_use(s, path) && !is_foreign(s, path);
 }
 
 static int region_begin(void *ctx, uint64_t size, struct err *e)
@@ -180,10 +191,11 @@ static int layer_open_file(const struct buf *file, struct digest *region, struct
         rc = cursor_bytes(&c, &index_sum, DIGEST_SHA256_LEN, e);
     if (rc < 0)
         return rc;
+    if (memcmp(head, magic, sizeof(magic)) != 0)
+        return err_set(e, ERR_CORRUPT, "not a layer as this version lays them out");
     struct digest sum;
     digest_bytes(&sum, c.at, c.left);
-    if (memcmp(head, magic, sizeof(magic)) != 0 ||
-        memcmp(sum.bytes, index_sum, DIGEST_SHA256_LEN) != 0)
+    if (memcmp(sum.bytes, index_sum, DIGEST_SHA256_LEN) != 0)
         return err_set(e, ERR_CORRUPT, "layer index is damaged");
     *region = (struct digest){.algorithm = DIGEST_SHA256};
     memcpy(region->bytes, region_sum, DIGEST_SHA256_LEN);
@@ -232,12 +244,12 @@ static int layer_check(struct store *s, const struct digest *diff_id, bool elsew
 void layer_drop_damaged(struct store *s, const struct digest *diff_id, bool elsewhere)
 {
     struct err e = ERR_INIT;
-    if (!layer_has(s, diff_id) || layer_check(s, diff_id, elsewhere, &e) == 0)
+    char path[LAYER_PATH_MAX];
+    layer_path(path, diff_id);
+    if (!store_use(s, path) || layer_check(s, diff_id, elsewhere, &e) == 0)
         return;
     if (e.class != ERR_CORRUPT && e.class != ERR_DIGEST && e.class != ERR_NOTFOUND)
         return; /* using it will say the same */
-    char path[LAYER_PATH_MAX];
-    layer_path(path, diff_id);
     log_event(LOG_WARN, "bake", "%s: made again: %s", path, e.text);
     unlinkat(store_dir(s), path, 0);
 }

@@ -132,7 +132,7 @@ static int take_blob(struct floor *f, struct image *i, size_t n, struct err *e)
     return digest_equal(&sum, &i->config.diff_ids[n]) ? 0 : err_set(e, ERR_DIGEST, "diff_id");
 }
 
-static int take_chunk(struct floor *f, const struct digest *d, bool hash, struct err *e)
+static int take_chunk(struct floor *f, const struct digest *d, struct err *e)
 {
     size_t len;
     int rc = store_get_chunk(f->store, d, f->chunk, &len, e);
@@ -140,32 +140,29 @@ static int take_chunk(struct floor *f, const struct digest *d, bool hash, struct
         return rc;
     double start = cpu();
     struct digest sum;
-    if (hash) {
-        digest_bytes(&sum, f->chunk, len);
-        f->chunk_hash_s += cpu() - start;
-        f->chunk_size += len;
-    }
+    digest_bytes(&sum, f->chunk, len);
+    f->chunk_hash_s += cpu() - start;
+    f->chunk_size += len;
     if (!is_new(f, d))
         return 0;
     start = cpu();
-    size_t got = ZSTD_compressCCtx(f->compressor, f->packed, ZSTD_COMPRESSBOUND(CHUNK_SIZE_MAX),
-                                   f->chunk, len, f->level);
+    size_t got =
+        ZSTD_compress2(f->compressor, f->packed, ZSTD_COMPRESSBOUND(CHUNK_SIZE_MAX), f->chunk, len);
     f->compress_s += cpu() - start;
     f->unique_size += len;
     f->stored_size += got;
     return 0;
 }
 
-/* The chunks of a map; neighbours of one chunk count once. */
-static int take_map(struct floor *f, const struct block_map *m, bool hash, struct err *e)
+/* The chunks of a region, each as often as it was cut there; a pack has several extents, of which one is its
+ * first. */
+static int take_map(struct floor *f, const struct block_map *m, struct err *e)
 {
     int rc = 0;
-    const struct digest *last = NULL;
     for (size_t i = 0; rc == 0 && i < block_map_count(m); i++) {
-        const struct digest *d = &block_map_extent(m, i)->chunk;
-        if (!last || !digest_equal(last, d))
-            rc = take_chunk(f, d, hash, e);
-        last = d;
+        const struct map_extent *extent = block_map_extent(m, i);
+        if (extent->chunk_off == 0)
+            rc = take_chunk(f, &extent->chunk, e);
     }
     return rc;
 }
@@ -183,7 +180,7 @@ static int take_image(struct floor *f, struct image_room *room, const char *text
         if (rc == 0)
             rc = layer_load(f->store, &i->config.diff_ids[n], &layer, &region, e);
         if (rc == 0)
-            rc = take_map(f, region, true, e);
+            rc = take_map(f, region, e);
     }
     return rc;
 }
@@ -201,6 +198,17 @@ static void report(const struct floor *f)
         f->unique_size, f->stored_size);
 }
 
+/* As the store's chunks. */
+static int set_level(struct floor *f, struct err *e)
+{
+    if (!f->compressor)
+        return err_nomem(e, "floor");
+    size_t rc = ZSTD_CCtx_setParameter(f->compressor, ZSTD_c_compressionLevel, f->level);
+    if (!ZSTD_isError(rc) && f->level == CHUNK_LEVEL_DEFAULT)
+        rc = ZSTD_CCtx_setParameter(f->compressor, ZSTD_c_minMatch, CHUNK_MATCH_MIN);
+    return ZSTD_isError(rc) ? err_set(e, ERR_INPUT, "level: %s", ZSTD_getErrorName(rc)) : 0;
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 4) {
@@ -215,7 +223,7 @@ int main(int argc, char **argv)
     struct err e = ERR_INIT;
     struct image_options options = {0};
     struct image_room room = {0};
-    int rc = f.seen && f.compressor && f.chunk && f.packed ? 0 : err_nomem(&e, "floor");
+    int rc = f.seen && f.chunk && f.packed ? set_level(&f, &e) : err_nomem(&e, "floor");
     if (rc == 0)
         rc = store_open(&f.store, argv[2], &e);
     if (rc == 0)

@@ -201,6 +201,30 @@ static void chunk_path(const struct digest *d, char path[256])
     snprintf(path, 256, "chunks/%.2s/%s", hex, hex);
 }
 
+/* A layer that another version laid out is as good as not there; one that takes its place is there. */
+static void a_layer_of_another_version(void **state)
+{
+    (void)state;
+    struct world w;
+    char path[96], hex[DIGEST_TEXT_MAX];
+    world_open(&w);
+    struct digest layer = put_layer(w.store, 5, 100000);
+    snprintf(path, sizeof(path), "layers/%s", digest_hex(&layer, hex));
+    assert_true(layer_has(w.store, &layer));
+    flip(&w, path, 7 * 8); /* the last digit of its version */
+    assert_false(layer_has(w.store, &layer));
+    struct digest again = put_layer(w.store, 5, 100000);
+    assert_true(digest_equal(&again, &layer));
+    assert_true(layer_has(w.store, &layer));
+
+    flip(&w, path, 7 * 8);
+    struct fsck_report r = check(&w, true);
+    assert_true(names(&r, path));
+    assert_false(file_exists(store_dir(w.store), path));
+    fsck_report_fini(&r);
+    world_close(&w);
+}
+
 /* What tags stood for: a damaged record is told and removed, and touches nothing. */
 static void tag_records(void **state)
 {
@@ -464,6 +488,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_sound_store),
         cmocka_unit_test(random_bits),
+        cmocka_unit_test(a_layer_of_another_version),
         cmocka_unit_test(every_bit),
         cmocka_unit_test(tag_records),
         cmocka_unit_test(pushed_layers),

@@ -23,7 +23,10 @@ struct file_case {
 
 #define GIB ((uint64_t)1 << 30)
 
-/* In this order; the first small file opens the pack at 0. */
+/* Addresses behind the first small files, and behind the large file whose pieces are not whole. */
+enum { L = CUT_FILE_SIZE, LARGE = 4 * B, REST = LARGE + L + B + 2 * C + B };
+
+/* In this order, one behind the other; the small files are one pack. */
 static const struct file_case cases[] = {
     {.name = "empty", .size = 0},
     {.name = "one byte", .size = 1, .data = {{0, 1}}, .extents = {{0, 1, 0}}},
@@ -34,25 +37,25 @@ static const struct file_case cases[] = {
     {.name = "smallest large",
      .size = CUT_FILE_SIZE,
      .data = {{0, CUT_FILE_SIZE}},
-     .extents = {{0, CUT_FILE_SIZE, C}}},
-    {.name = "still the first pack", .size = 5, .data = {{0, 5}}, .extents = {{0, 5, 4 * B}}},
+     .extents = {{0, CUT_FILE_SIZE, LARGE}}},
+    {.name = "still the first pack", .size = 5, .data = {{0, 5}}, .extents = {{0, 5, LARGE + L}}},
     {.name = "large, not whole pieces",
      .size = 2 * C + 5,
      .data = {{0, 2 * C + 5}},
-     .extents = {{0, 2 * C + 5, C + CUT_FILE_SIZE}}},
+     .extents = {{0, 2 * C + 5, LARGE + L + B}}},
     {.name = "large zeros", .size = 3 * C, .data = {{0, 3 * C}}, .zeros = true},
     {.name = "a hole in the middle",
      .size = 3 * C,
      .data = {{0, C}, {2 * C, C}},
-     .extents = {{0, C, 3 * C + CUT_FILE_SIZE + B}, {2 * C, C, 4 * C + CUT_FILE_SIZE + B}}},
+     .extents = {{0, C, REST}, {2 * C, C, REST + C}}},
     {.name = "sparse",
      .size = 12 * GIB,
      .data = {{6 * GIB + 5, 4}},
-     .extents = {{6 * GIB, C, 5 * C + CUT_FILE_SIZE + B}}},
+     .extents = {{6 * GIB, C, REST + 2 * C}}},
     {.name = "data at the very end",
      .size = GIB + 7,
      .data = {{GIB + 6, 1}},
-     .extents = {{GIB, 7, 6 * C + CUT_FILE_SIZE + B}}},
+     .extents = {{GIB, 7, REST + 3 * C}}},
 };
 
 static void feed(struct region_writer *w, const struct file_case *f, uint64_t seed)
@@ -114,7 +117,7 @@ static struct digest lay_out(struct fixture *f, size_t workers)
             fail_msg("%s: extent %zu is missing", cases[i].name, count);
     }
     assert_ok(region_writer_finish(w, &m, &e));
-    assert_int_equal(block_map_virtual_size(m), 7 * C);
+    assert_int_equal(block_map_virtual_size(m), 6 * C);
     AUTO_FD int fd = fixture_file(f);
     assert_ok(store_export_map(f->store, m, fd, 2, NULL, &e));
     for (size_t i = 0; i < ARRAY_LEN(cases); i++)
@@ -135,7 +138,7 @@ static void test_packs(void **state)
 {
     struct fixture *f = *state;
     struct err e = ERR_INIT;
-    enum { SIZE = 15 * B, FILES = 20, IN_A_PACK = C / SIZE };
+    enum { SIZE = 15 * B - 1, BLOCKS = 15 * B, FILES = 20, IN_A_PACK = C / BLOCKS };
     AUTO_REGION_WRITER struct region_writer *w = NULL;
     AUTO_BLOCK_MAP struct block_map *m = NULL;
     uint8_t data[SIZE];
@@ -148,12 +151,53 @@ static void test_packs(void **state)
         assert_ok(region_file_data(w, 0, data, SIZE, &e));
         assert_ok(region_file_end(w, &extents, &count, &e));
         assert_int_equal(count, 1);
-        assert_int_equal(extents[0].region_off, i / IN_A_PACK * C + i % IN_A_PACK * SIZE);
+        assert_int_equal(extents[0].region_off, i * BLOCKS);
     }
     assert_ok(region_writer_finish(w, &m, &e));
     assert_int_equal(block_map_count(m), 3);
-    assert_int_equal(block_map_extent(m, 0)->size, IN_A_PACK * SIZE);
+    assert_int_equal(block_map_extent(m, 0)->size, IN_A_PACK * BLOCKS);
     assert_int_equal(block_map_virtual_size(m), 3 * C);
+}
+
+static void add_file(struct region_writer *w, size_t size, uint64_t seed)
+{
+    struct err e = ERR_INIT;
+    AUTO_FREE struct region_extent *extents = NULL;
+    AUTO_FREE uint8_t *data = mem_zalloc(size);
+    size_t count;
+    fixture_fill(data, size, seed);
+    assert_ok(region_file_begin(w, size, &e));
+    assert_ok(region_file_data(w, 0, data, size, &e));
+    assert_ok(region_file_end(w, &extents, &count, &e));
+    assert_int_equal(count, 1);
+}
+
+/* Many small files; one of `extra` bytes stands before the one numbered `at`. */
+static uint64_t new_chunks(struct fixture *f, uint64_t at, size_t extra)
+{
+    struct err e = ERR_INIT;
+    enum { FILES = 400 };
+    uint64_t before = store_stats(f->store).chunks_new;
+    AUTO_REGION_WRITER struct region_writer *w = NULL;
+    AUTO_BLOCK_MAP struct block_map *m = NULL;
+    assert_ok(region_writer_new(&w, f->store, 2, &e));
+    for (uint64_t i = 0; i < FILES; i++) {
+        if (i == at)
+            add_file(w, extra, FILES);
+        add_file(w, 1 + i * 97 % 30000, i);
+    }
+    assert_ok(region_writer_finish(w, &m, &e));
+    return store_stats(f->store).chunks_new - before;
+}
+
+/* Packs end at files, so what comes before changes few of them; large files change none. */
+static void test_packs_share(void **state)
+{
+    assert_true(new_chunks(*state, 400, 0) > 15);
+    assert_true(new_chunks(*state, 0, 3) <= 2);
+    assert_true(new_chunks(*state, 150, 3 * B) <= 2);
+    assert_int_equal(new_chunks(*state, 150, CUT_FILE_SIZE), 1);
+    assert_int_equal(new_chunks(*state, 150, CUT_FILE_SIZE), 0);
 }
 
 /* The same large file is the same chunks, whatever came before it. */
@@ -209,9 +253,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
-        CASE(test_layout),
-        CASE(test_packs),
-        CASE(test_large_files_share),
+        CASE(test_layout),  CASE(test_packs), CASE(test_packs_share), CASE(test_large_files_share),
         CASE(test_refused),
 #undef CASE
     };
