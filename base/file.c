@@ -160,8 +160,8 @@ int file_read(int dir, const char *path, struct buf *out, struct err *e)
         return rc;
     for (;;) {
         char piece[32768];
-        rc =
-            await_input(fd, path, e); /* a pipe that nobody writes to yet reads as one at its end */
+        /* Not read at once: a pipe that nobody writes to yet reads as one at its end. */
+        rc = await_input(fd, path, e);
         if (rc < 0)
             return rc;
         ssize_t n = read(fd, piece, sizeof(piece));

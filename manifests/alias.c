@@ -92,3 +92,16 @@ int template_alias(char **out, const struct task *t, const char *user, const cha
     *out = buf_take(&alias);
     return *out ? 0 : err_nomem(e, "alias");
 }
+
+int recipe_alias(char **out, const struct recipe *r, const struct task *t, struct err *e)
+{
+    AUTO_FREE const char **commands = mem_array(r->step_count + 1, sizeof(*commands));
+    if (!commands)
+        return err_nomem(e, "commands of a recipe");
+    size_t count = 0;
+    for (size_t i = 0; i < r->step_count; i++) {
+        if (r->steps[i].kind == RECIPE_RUN && r->steps[i].text)
+            commands[count++] = r->steps[i].text;
+    }
+    return template_alias(out, t, t->user ? t->user : "root", commands, count, e);
+}

@@ -368,5 +368,7 @@ bool recipe_secret_name_is_valid(const char *name);
  */
 int template_alias(char **out, const struct task *t, const char *user, const char *const *commands,
                    size_t command_count, struct err *e) MUST_USE;
+/* The same, of a recipe's shell commands, for the user whom the task names, else root. */
+int recipe_alias(char **out, const struct recipe *r, const struct task *t, struct err *e) MUST_USE;
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Files for the guest's tree: see vm.h. Records are gathered into as few requests as fit, since each one
+ * Files for the guest's tree: see bake/channel.h. Records are gathered into as few requests as fit, since each one
  * waits for its answer: thousands of small files are some dozens of round trips.
  */
 #include "bake/channel.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Requests to the guest agent: see vm.h. One at a time; a request owns a stream number, and a frame
+ * Requests to the guest agent: see bake/channel.h. One at a time; a request owns a stream number, and a frame
  * of any other stream is refused. Every wait has a deadline of its own or, for a program without
  * a time limit, a heartbeat: a guest that stops answering is an error, not a hang.
  */

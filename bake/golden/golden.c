@@ -165,21 +165,6 @@ static int read_catalog(struct replay *p, struct err *e)
     return rc;
 }
 
-/* The alias that the recipe gives the task. */
-static int alias_of_recipe(struct replay *p, const struct task *task, char **out, struct err *e)
-{
-    const struct recipe *r = p->recipe;
-    AUTO_FREE const char **commands = mem_array(r->step_count + 1, sizeof(*commands));
-    if (!commands)
-        return err_nomem(e, "task");
-    size_t count = 0;
-    for (size_t i = 0; i < r->step_count; i++) {
-        if (r->steps[i].kind == RECIPE_RUN && r->steps[i].text)
-            commands[count++] = r->steps[i].text;
-    }
-    return template_alias(out, task, task->user ? task->user : "root", commands, count, e);
-}
-
 /* The alias of the one template that the catalog has of the task. */
 static int alias_of_catalog(struct replay *p, const char *task, char **out, struct err *e)
 {
@@ -213,7 +198,7 @@ static int find_template(struct replay *p, struct golden_task *t, struct golden_
     AUTO_TASK struct task *task = NULL;
     int rc = task_load(&task, t->directory, e);
     if (rc == 0)
-        rc = p->recipe ? alias_of_recipe(p, task, &r->alias, e)
+        rc = p->recipe ? recipe_alias(&r->alias, p->recipe, task, e)
                        : alias_of_catalog(p, task->name, &r->alias, e);
     if (rc == 0)
         rc = template_load(&t->template, p->store, r->alias, e);

@@ -91,18 +91,8 @@ static int select_entries(struct run *run, bool *marks, struct err *e)
 
 static int find_alias(struct baking *b, struct err *e)
 {
-    const struct recipe *r = b->recipe;
-    AUTO_FREE const char **commands = mem_array(r->step_count, sizeof(*commands));
-    if (!commands)
-        return err_nomem(e, "task");
-    size_t count = 0;
-    for (size_t i = 0; i < r->step_count; i++) {
-        if (r->steps[i].kind == RECIPE_RUN && r->steps[i].text)
-            commands[count++] = r->steps[i].text;
-    }
     char *alias = NULL;
-    int rc =
-        template_alias(&alias, b->task, b->task->user ? b->task->user : "root", commands, count, e);
+    int rc = recipe_alias(&alias, b->recipe, b->task, e);
     if (rc < 0)
         return rc;
     provider_compare_alias(b, alias);
