@@ -68,6 +68,8 @@ struct bake_task_result {
     char manifest[DIGEST_TEXT_MAX]; /* digest of the image's manifest, "" until known */
     size_t steps_cached; /* of the steps that change the disk, those whose results were kept */
     size_t steps_run;    /* those that were run */
+    size_t steps;        /* of a plan: of its recipe */
+    size_t steps_kept;   /* of these, the first that would not be run: their results are kept */
     const char *pushed;  /* what the disk was pushed as, with its digest; NULL: it was not */
     const char
         *console; /* file of the store with what its machines said on their consoles; NULL: none */

@@ -80,6 +80,7 @@ struct template_use {
     const struct vm_driver *vmm; /* NULL: the one that made the template */
     const char *cpu_template;    /* that the template must have; NULL: whichever it has */
     enum vm_accel accel;
+    const char *tap; /* as bake_options.tap, for a template with one; NULL: a user-mode network */
     const struct cancel *cancel;
     bool
         cold; /* template_run: boot the disk and start what the recipe starts, without the memory */

@@ -27,6 +27,7 @@ struct vm_abilities {
     bool user_network;  /* has a user-mode network card */
     bool nbd_disk;      /* its disk is vm_options.nbd_socket; else a block device or a file */
     bool other_disk;    /* a restore may name another disk than its snapshot was made with */
+    bool boot_images;   /* bakes may begin as a boot image (decision 0030) */
     bool memory_file;   /* a restore maps vm_options.memory_path privately */
     bool memory_pages;  /* a restore can take pages from vm_options.memory as they are touched */
     bool memory_diff;   /* vm_snapshot_diff */
@@ -60,7 +61,7 @@ struct vm_options {
     uint64_t memory_mb;
     bool network;     /* user-mode network card; reaches the host's loopback as 10.0.2.2 */
     const char *tap;  /* instead of it: a card on this tap device of the host; NULL: none */
-    bool track_pages; /* for vm_snapshot_diff; costs a little */
+    bool track_pages; /* for vm_snapshot_diff and a quick first vm_snapshot; costs a little */
     const char
         *cpu_template;   /* the VMM's name of a processor that several kinds of hosts can offer;
                                  NULL: the host's own */
@@ -81,6 +82,8 @@ struct vm_probe {
     const struct vm_driver *driver;
     const struct guest_kernel *kernel;
     const char *cache_dir;
+    bool
+        insist; /* waits longer, and asks again where the answer was no: for who wants KVM and nothing else */
     const struct cancel *cancel;
 };
 

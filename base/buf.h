@@ -23,6 +23,7 @@
 #define LIMIT_LOCK_FILE ((size_t)64 << 20)     /* tb2.lock */
 #define LIMIT_RECIPE ((size_t)16 << 20)        /* recipe YAML, steps with payloads included */
 #define LIMIT_PATH ((size_t)4096)              /* path of an entry in an image: Linux PATH_MAX */
+#define LIMIT_ACCOUNT ((uint32_t)INT32_MAX)    /* number of a user or group that a person names */
 #define LIMIT_XATTRS ((size_t)64 << 10)     /* extended attributes of one entry, names and values */
 #define LIMIT_LAYER_INDEX ((size_t)1 << 30) /* decoded layer index */
 #define LIMIT_BLOCK_MAP ((size_t)1 << 30)   /* decoded block map */

@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -141,16 +142,30 @@ int file_pread_full(int fd, void *data, size_t len, uint64_t off, struct err *e)
     return 0;
 }
 
+/* For what a pipe or a terminal gives. Files always have something. */
+static int await_input(int fd, const char *path, struct err *e)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    if (poll(&p, 1, -1) == 1)
+        return 0;
+    return errno == EINTR ? err_set(e, ERR_CANCELLED, "cancelled while %s was waited for", path)
+                          : err_sys(e, "waiting for %s", path);
+}
+
 int file_read(int dir, const char *path, struct buf *out, struct err *e)
 {
     AUTO_FD int fd = -1;
-    int rc = file_open(&fd, dir, path, O_RDONLY, 0, e);
+    int rc = file_open(&fd, dir, path, O_RDONLY | O_NONBLOCK, 0, e);
     if (rc < 0)
         return rc;
     for (;;) {
         char piece[32768];
+        rc =
+            await_input(fd, path, e); /* a pipe that nobody writes to yet reads as one at its end */
+        if (rc < 0)
+            return rc;
         ssize_t n = read(fd, piece, sizeof(piece));
-        if (n < 0 && errno == EINTR)
+        if (n < 0 && (errno == EINTR || errno == EAGAIN))
             continue;
         if (n < 0)
             return err_sys(e, "reading %s", path);
@@ -259,15 +274,34 @@ void file_tmp_abort(struct file_tmp *t)
     unlinkat(t->tmp_dir, t->name, 0);
 }
 
-int file_put(int tmp_dir, int dir, const char *path, const void *data, size_t len, struct err *e)
+/* Where a whole file goes. */
+struct place {
+    int tmp_dir;
+    int dir;
+    const char *path;
+    bool durable;
+};
+
+static int put(const struct place *p, const void *data, size_t len, struct err *e)
 {
     AUTO_FILE_TMP struct file_tmp t = {.fd = -1};
-    int rc = file_tmp_open(&t, tmp_dir, e);
+    int rc = file_tmp_open(&t, p->tmp_dir, e);
     if (rc == 0)
         rc = file_write_full(t.fd, data, len, e);
     if (rc == 0)
-        rc = file_tmp_commit(&t, dir, path, true, e);
-    return rc < 0 ? err_in(e, "%s", path) : 0;
+        rc = file_tmp_commit(&t, p->dir, p->path, p->durable, e);
+    return rc < 0 ? err_in(e, "%s", p->path) : 0;
+}
+
+int file_put(int tmp_dir, int dir, const char *path, const void *data, size_t len, struct err *e)
+{
+    return put(&(struct place){tmp_dir, dir, path, true}, data, len, e);
+}
+
+int file_put_unsynced(int tmp_dir, int dir, const char *path, const void *data, size_t len,
+                      struct err *e)
+{
+    return put(&(struct place){tmp_dir, dir, path, false}, data, len, e);
 }
 
 int file_lock(int *fd, int dir, const char *path, bool exclusive, bool wait, struct err *e)

@@ -32,7 +32,8 @@ int file_write_full(int fd, const void *data, size_t len, struct err *e) MUST_US
 int file_pwrite_full(int fd, const void *data, size_t len, uint64_t off, struct err *e) MUST_USE;
 int file_pread_full(int fd, void *data, size_t len, uint64_t off, struct err *e) MUST_USE;
 
-/* Whole file into `out`; ERR_LIMIT past the buffer's ceiling, ERR_NOTFOUND if it is not there. */
+/* Whole file into `out`; ERR_LIMIT past the buffer's ceiling, ERR_NOTFOUND if it is not there. It may be a pipe,
+ * also one that nobody has opened for writing yet: that is waited for until a signal is caught, ERR_CANCELLED. */
 int file_read(int dir, const char *path, struct buf *out, struct err *e) MUST_USE;
 
 /* True if something of that name exists (links are not followed). */
@@ -72,6 +73,9 @@ void file_tmp_abort(struct file_tmp *t); /* no-op after a commit */
 /* Whole small file, committed durably. */
 int file_put(int tmp_dir, int dir, const char *path, const void *data, size_t len,
              struct err *e) MUST_USE;
+/* The same without waiting for the disk: for what is verified when it is read, and got again. */
+int file_put_unsynced(int tmp_dir, int dir, const char *path, const void *data, size_t len,
+                      struct err *e) MUST_USE;
 
 /*
  * Takes an advisory whole-file lock (flock) on dir/path, creating it. *fd holds the lock until it

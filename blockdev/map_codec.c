@@ -240,14 +240,9 @@ static bool holds(struct store *s, const char *path, const struct buf *bytes)
 
 static int write_unsynced(struct store *s, const char *path, const struct buf *bytes, struct err *e)
 {
-    AUTO_FILE_TMP struct file_tmp t = {.fd = -1};
-    int rc = file_tmp_open(&t, store_tmp_dir(s), e);
-    if (rc == 0)
-        rc = file_write_full(t.fd, bytes->data, bytes->len, e);
-    if (rc == 0)
-        rc = file_tmp_commit(&t, store_dir(s), path, false, e);
+    int rc = file_put_unsynced(store_tmp_dir(s), store_dir(s), path, bytes->data, bytes->len, e);
     store_count_unsynced_map(s);
-    return rc < 0 ? err_in(e, "%s", path) : 0;
+    return rc;
 }
 
 static int put_map(struct store *s, const struct block_map *m, bool sync, struct digest *out,

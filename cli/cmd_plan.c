@@ -40,6 +40,17 @@ static const char *action_name(const struct bake_task_result *r)
 
 /* ---- For people ---- */
 
+/* What is new, and from which step on the recipe is run. */
+static void print_why(const struct bake_task_result *r)
+{
+    fputs(r->why ? r->why : "-", stdout);
+    if (r->steps_kept == 1)
+        printf("; step 1 of %zu from the cache", r->steps);
+    else if (r->steps_kept > 1)
+        printf("; steps 1-%zu of %zu from the cache", r->steps_kept, r->steps);
+    putchar('\n');
+}
+
 static void print_row(const struct bake_task_result *r, int width)
 {
     char name[256];
@@ -51,8 +62,8 @@ static void print_row(const struct bake_task_result *r, int width)
         if (r->estimate_ms > 0)
             print_duration(r->estimate_ms, time);
     }
-    printf("%-*s  %-9s  %8s  %8s  %s\n", width, name, action_name(r), pull, time,
-           r->why ? r->why : "-");
+    printf("%-*s  %-9s  %8s  %8s  ", width, name, action_name(r), pull, time);
+    print_why(r);
 }
 
 static void print_table(const struct bake_report *r, bool changed)
@@ -102,6 +113,8 @@ static struct json *describe_task(const struct bake_task_result *r)
     if (r->outcome == OUTCOME_PENDING) {
         json_set(j, "missing_size", json_new_integer((int64_t)r->missing_size));
         json_set(j, "estimate_ms", json_new_integer(r->estimate_ms));
+        json_set(j, "steps", json_new_integer((int64_t)r->steps));
+        json_set(j, "steps_kept", json_new_integer((int64_t)r->steps_kept));
     }
     if (r->outcome == OUTCOME_FAILED) {
         json_set(j, "error_class", json_new_string(err_class_name(r->err.class)));
@@ -190,8 +203,11 @@ const struct command command_plan = {
     .options = bake_option_rows,
     .notes =
         "Pulls nothing but manifests and configs. WHY names what is new since the task's last\n"
-        "template; PULL counts layers that the store lacks, for each task that has them; TIME is\n"
-        "from earlier runs. Exit status: 0, or 5 with --detailed-status where there is nothing to\n"
-        "bake; the others are those of a bake.",
+        "template, and which steps need not be run, since their results are kept; PULL counts\n"
+        "layers that the store lacks, for each task that has them; TIME is from earlier runs. "
+        "Exit\n"
+        "status: 0, or 5 with --detailed-status where there is nothing to bake; the others are "
+        "those\n"
+        "of a bake.",
     .run = run,
 };

@@ -33,7 +33,8 @@ const struct command command_recipe = {
     .name = "recipe",
     .arguments = "check FILE...",
     .summary = "Check recipes without baking.",
-    .notes = "check  reads them and the files that they lay, and prints as JSON what of each can "
+    .notes = "check  reads them, the files that they lay and what is in tarballs, and prints as "
+             "JSON what of each can "
              "change a\n"
              "       template: two that print the same make the same. Exit status 2: something is "
              "wrong\n"

@@ -97,23 +97,21 @@ static int take_discard(void *arguments, const char *value UNUSED, struct err *e
     }
 
 static const struct option_row run_rows[] = {
-    REMOTE_ROW, NO_PREFETCH_ROW, KEEP_ROW, COLD_ROW, TTY_ROW, {NULL, NULL, NULL, NULL},
+    REMOTE_ROW, NO_PREFETCH_ROW, TAP_ROW, KEEP_ROW, COLD_ROW, TTY_ROW, {NULL, NULL, NULL, NULL},
 };
 
 static const struct option_row exec_rows[] = {
+    TAP_ROW,
     TTY_ROW,
     DISCARD_ROW,
     {NULL, NULL, NULL, NULL},
 };
 
 static const struct option_row shell_rows[] = {
-    REMOTE_ROW,
-    NO_PREFETCH_ROW,
-    {"kept", NULL, "ALIAS is the name of a kept copy", take_kept},
-    DISCARD_ROW,
-    KEEP_ROW,
-    COLD_ROW,
-    {NULL, NULL, NULL, NULL},
+    REMOTE_ROW,  NO_PREFETCH_ROW,
+    TAP_ROW,     {"kept", NULL, "ALIAS is the name of a kept copy", take_kept},
+    DISCARD_ROW, KEEP_ROW,
+    COLD_ROW,    {NULL, NULL, NULL, NULL},
 };
 
 /* ---- Input and output ---- */
@@ -227,7 +225,7 @@ static int run_session(struct session *s, const char *const *argv)
     AUTO_BUF struct buf input;
     buf_init(&input, STDIN_MAX);
     int rc = open_session(&o, s, &e);
-    struct template_use use = template_use_of(g);
+    struct template_use use = template_use_of(&s->place);
     use.cold = s->cold;
     use.keep = s->keep;
     use.no_prefetch = s->no_prefetch;

@@ -17,8 +17,16 @@ int take_template_remote(void *arguments, const char *value, struct err *e UNUSE
     return 0;
 }
 
+int take_template_tap(void *arguments, const char *value, struct err *e UNUSED)
+{
+    struct template_place *p = arguments;
+    p->tap = value;
+    return 0;
+}
+
 static const struct option_row verify_rows[] = {
     REMOTE_ROW,
+    TAP_ROW,
     {NULL, NULL, NULL, NULL},
 };
 
@@ -239,12 +247,14 @@ const struct command command_show = {
 
 /* ---- verify ---- */
 
-struct template_use template_use_of(const struct global_options *g)
+struct template_use template_use_of(const struct template_place *p)
 {
+    const struct global_options *g = p->g;
     return (struct template_use){.cache_dir = g->cache_dir,
                                  .vmm = g->vmm,
                                  .cpu_template = g->cpu_template,
                                  .accel = g->accel,
+                                 .tap = p->tap,
                                  .cancel = g->cancel};
 }
 
@@ -259,7 +269,7 @@ static int run_verify(struct global_options *g, int argc, char **argv)
     AUTO_TEMPLATE struct template *t = NULL;
     struct verify_report report;
     AUTO_REMOTE struct remote *remote = NULL;
-    struct template_use use = template_use_of(g);
+    struct template_use use = template_use_of(&place);
     int rc = open_template(&t, &s, &remote, &place, &e);
     if (rc == 0)
         rc = template_verify(t, s, &use, &report, &e);
@@ -288,7 +298,7 @@ static int run_verify(struct global_options *g, int argc, char **argv)
 
 const struct command command_verify = {
     .name = "verify",
-    .arguments = "[--remote URL] ALIAS",
+    .arguments = "[--remote URL] [--tap NAME] ALIAS",
     .summary = "Read and verify every chunk of a template, restore it and prove it right again.",
     .options = verify_rows,
     .run = run_verify,

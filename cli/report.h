@@ -31,7 +31,10 @@ struct report_task {
     uint64_t pulled;
     struct report_span *spans;
     size_t span_count, span_capacity;
-    int64_t open_ms; /* while reading: start of the open span; -1: none */
+    int64_t open_ms;     /* while reading: start of the open span; -1: none */
+    uint64_t steps;      /* of its recipe; 0: nothing was told of them */
+    uint64_t steps_kept; /* the first of these were not run, since their results were kept */
+    int64_t kept_ms;     /* when that was seen */
     unsigned retries;
     char *output[REPORT_OUTPUT_LINES]; /* a ring: the last lines that its steps printed */
     size_t output_count;               /* of all lines */

@@ -201,7 +201,14 @@ static void put_legend(struct page *p)
     put(p, "<div class=\"legend\">");
     for (size_t i = 0; i < ARRAY_LEN(groups); i++)
         put(p, "<span><i class=\"s%zu\"></i>%s</span>", i + 1, groups[i].name);
-    put(p, "<span><i class=\"end\"></i>failed here</span></div>\n");
+    put(p, "<span><i class=\"kept\"></i>steps from the cache</span>"
+           "<span><i class=\"end\"></i>failed here</span></div>\n");
+}
+
+static void put_kept(struct page *p, const struct report_task *t)
+{
+    put(p, "%s%llu of %llu from the cache", t->steps_kept > 1 ? "steps 1-" : "step ",
+        (unsigned long long)t->steps_kept, (unsigned long long)t->steps);
 }
 
 static void put_bars(struct page *p, const struct report_task *t, int64_t wall_ms)
@@ -216,6 +223,12 @@ static void put_bars(struct page *p, const struct report_task *t, int64_t wall_m
         put(p, "<i class=\"s%d\" style=\"left:%.3f%%;width:%.3f%%\" title=\"%s: %s\"></i>",
             group_of(span->stage), share(span->start_ms, wall_ms), share(span->ms, wall_ms),
             bake_stage_name(span->stage), print_duration(span->ms, time));
+    }
+    if (t->steps_kept > 0) {
+        put(p, "<i class=\"kept\" style=\"left:min(%.3f%%,100%% - 9px);width:9px\" title=\"",
+            share(t->kept_ms, wall_ms));
+        put_kept(p, t);
+        put(p, "\"></i>");
     }
     if (report_task_failed(t))
         put(p,
@@ -408,6 +421,10 @@ static void put_row(struct page *p, const struct report_task *t)
     put(p, "</td><td class=\"n\">%s</td><td class=\"n\">%s</td><td class=\"x opt\">",
         print_duration(t->busy_ms, time), print_size(t->pulled, size));
     put_text(p, t->why);
+    if (t->steps_kept > 0) {
+        put(p, "%s", t->why ? "; " : "");
+        put_kept(p, t);
+    }
     put(p, "</td><td class=\"x opt\">");
     put_text(p, t->alias);
     put(p, "</td></tr>\n");

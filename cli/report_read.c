@@ -176,6 +176,18 @@ static int add_output(struct report_task *t, const struct json *event, struct er
     return 0;
 }
 
+/* Those that are run come after those that are not. */
+static void take_step(struct report_task *t, const struct json *event, int64_t now_ms)
+{
+    struct err ignored = ERR_INIT;
+    bool cached = false;
+    t->steps = number_of(event, "steps");
+    if (json_get_bool_opt(event, "cached", false, &cached, &ignored) < 0 || !cached)
+        return;
+    t->steps_kept = number_of(event, "step");
+    t->kept_ms = now_ms;
+}
+
 /* ---- Events ---- */
 
 static void take_run_end(struct report *r, const struct json *event)
@@ -207,6 +219,10 @@ static int take_task_event(struct report *r, struct json **event, const char *ki
         return open_span(t, now_ms, e);
     if (strcmp(kind, "output") == 0)
         return add_output(t, *event, e);
+    if (strcmp(kind, "step") == 0) {
+        take_step(t, *event, now_ms);
+        return 0;
+    }
     close_span(t, now_ms);
     t->retries += strcmp(kind, "task_retried") == 0;
     if (strcmp(kind, "task_finished") == 0)

@@ -45,6 +45,8 @@ const char report_style[] =
     ".s1{background:var(--s1)}.s2{background:var(--s2)}.s3{background:var(--s3)}"
     ".s4{background:var(--s4)}.s5{background:var(--s5)}\n"
     "i.end{background:var(--bad);border:2px solid var(--bg);border-width:0 2px}\n"
+    "i.kept{background:repeating-linear-gradient(45deg,var(--fg) 0 2px,var(--bg) 2px 4px);"
+    "border:1px solid var(--fg)}\n"
     ".failed{color:var(--bad);font-weight:600}\n"
     ".legend{display:flex;flex-wrap:wrap;gap:.2rem 1.1rem;font-size:.9rem;margin:.3rem 0 .6rem}\n"
     ".legend i{display:inline-block;width:.8rem;height:.8rem;border-radius:.15rem;"

@@ -8,11 +8,13 @@
 struct template_place {
     struct global_options *g;
     const char *remote; /* --remote; NULL: not given */
+    const char *tap;    /* --tap; NULL: not given */
     const char *alias;
 };
 
-/* Takes --remote into a struct that begins with a template_place. */
+/* Take --remote and --tap into a struct that begins with a template_place. */
 int take_template_remote(void *arguments, const char *value, struct err *e);
+int take_template_tap(void *arguments, const char *value, struct err *e);
 
 #define REMOTE_ROW                                                                                 \
     {                                                                                              \
@@ -22,12 +24,20 @@ int take_template_remote(void *arguments, const char *value, struct err *e);
             take_template_remote                                                                   \
     }
 
+#define TAP_ROW                                                                                    \
+    {                                                                                              \
+        "tap", "NAME",                                                                             \
+            "the template's network card is on this tap device, as with bake; without, it\n"       \
+            "is on a user-mode network, which Firecracker has not",                                \
+            take_template_tap                                                                      \
+    }
+
 /* Opens the store and, if one is named, the remote store, which gives what the former lacks. Declared
  * in this order by the caller, so that the store is closed last. */
 int open_template(struct template **out, struct store **s, struct remote **remote,
                   const struct template_place *p, struct err *e) MUST_USE;
 
-/* How templates are used, as far as the options of every command say it. */
-struct template_use template_use_of(const struct global_options *g);
+/* How templates are used, as far as the options of every such command say it. */
+struct template_use template_use_of(const struct template_place *p);
 
 #endif

@@ -131,6 +131,8 @@ struct range {
 int node_number(unsigned *out, const char *path, const char *key, const struct node *node,
                 struct range range, struct err *e) MUST_USE;
 /* A list of at least one text, NULL-terminated; free with argv_free. */
+/* What makes a glob match nothing, or something else than it says (glob.c); NULL: it is well formed. */
+const char *glob_fault(const char *pattern);
 int node_argv(char ***out, const char *path, const char *key, const struct node *node,
               struct err *e) MUST_USE;
 /* A mapping of names to texts, sorted by name. Values may be empty if quoted. Free with

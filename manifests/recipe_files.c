@@ -92,7 +92,13 @@ static int read_exclude(struct decoder *d, const struct node *value, struct err 
 {
     if (value->kind == NODE_SEQUENCE && value->count > EXCLUDES_MAX)
         return node_fail(d->path, value, e, "more than %d patterns", EXCLUDES_MAX);
-    return node_argv(&d->step->files->excludes, d->path, "exclude", value, e);
+    int rc = node_argv(&d->step->files->excludes, d->path, "exclude", value, e);
+    for (size_t i = 0; rc == 0 && i < value->count; i++) {
+        const char *fault = glob_fault(value->items[i]->text);
+        if (fault)
+            rc = node_fail(d->path, value->items[i], e, "the pattern matches nothing: %s", fault);
+    }
+    return rc;
 }
 
 static const struct key copy_keys[] = {

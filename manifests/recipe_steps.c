@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* The steps of a recipe: what decides between a run step and the others is the key `run`. */
 #include <stdlib.h>
+#include <string.h>
 
+#include "base/buf.h"
 #include "base/mem.h"
 #include "manifests/recipe_internal.h"
 
@@ -22,12 +24,23 @@ static int read_path(char **out, const struct decoder *d, const struct node *val
     return rc;
 }
 
+/* A number up to a colon that no account has; also behind one. */
+static bool is_beyond(const char *account)
+{
+    account += *account == ':';
+    size_t digits = strspn(account, "0123456789");
+    return digits > 0 && (!account[digits] || account[digits] == ':') &&
+           strtoull(account, NULL, 10) > LIMIT_ACCOUNT;
+}
+
 int recipe_read_account(char **out, const struct decoder *d, const char *key,
                         const struct node *value, struct err *e)
 {
     int rc = node_text(out, d->path, key, value, e);
     if (rc == 0 && (strpbrk(*out, " \t\r\n") || (*out)[0] == '-' || (*out)[0] == ':'))
         return node_fail(d->path, value, e, "%s must be an account's name or number", key);
+    if (rc == 0 && (is_beyond(*out) || is_beyond(*out + strcspn(*out, ":"))))
+        return node_fail(d->path, value, e, "%s has a number above %u", key, LIMIT_ACCOUNT);
     return rc;
 }
 

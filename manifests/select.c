@@ -34,6 +34,9 @@ static size_t name_distance(const char *a, const char *b)
 
 static int no_such_task(const struct task_set *set, const char *name, struct err *e)
 {
+    const char *fault = glob_fault(name);
+    if (fault)
+        return err_set(e, ERR_INPUT, "the pattern '%s' matches nothing: %s", name, fault);
     if (strpbrk(name, "*?[")) {
         err_set(e, ERR_INPUT, "no task of %s matches '%s'", set->source, name);
         return err_hint(e, "* stands for any letters, ? for one, [ab] for one of these");
@@ -106,8 +109,11 @@ static int mark_names(const struct task_set *set, const struct task_selection *s
             return no_such_task(set, s->names[i], e);
     }
     for (size_t i = 0; i < s->exclude_count; i++) {
-        if (mark_matches(set, s->excludes[i], marks, false) == 0)
-            log_event(LOG_WARN, "manifests", "--exclude %s: no such task", s->excludes[i]);
+        if (mark_matches(set, s->excludes[i], marks, false) > 0)
+            continue;
+        if (glob_fault(s->excludes[i]))
+            return no_such_task(set, s->excludes[i], e);
+        log_event(LOG_WARN, "manifests", "--exclude %s: no such task", s->excludes[i]);
     }
     return 0;
 }

@@ -116,14 +116,15 @@ static int classify(enum oci_document_kind *out, const char *media_type, const s
                    media_type && *media_type ? media_type : "no media type");
 }
 
-int oci_document_classify(enum oci_document_kind *out, const char *media_type, const void *bytes,
-                          size_t len, struct err *e)
+int oci_document_parse(struct json **out, enum oci_document_kind *kind, const char *media_type,
+                       const void *bytes, size_t len, struct err *e)
 {
     AUTO_JSON struct json *doc = NULL;
 
-    if (json_parse(&doc, bytes, len, "manifest", e) < 0)
+    if (json_parse(&doc, bytes, len, "manifest", e) < 0 || classify(kind, media_type, doc, e) < 0)
         return -(int)e->class;
-    return classify(out, media_type, doc, e);
+    *out = MOVE(doc);
+    return 0;
 }
 
 /* ---- Manifest --------------------------------------------------------------------------- */
@@ -145,7 +146,7 @@ static int read_layers(struct oci_manifest *m, const struct json *layers, struct
     return 0;
 }
 
-static int read_manifest(struct oci_manifest *m, const struct json *doc, struct err *e)
+static int read_descriptors(struct oci_manifest *m, const struct json *doc, struct err *e)
 {
     enum oci_document_kind kind;
     struct json *config = NULL;
@@ -163,19 +164,25 @@ static int read_manifest(struct oci_manifest *m, const struct json *doc, struct 
     return read_layers(m, layers, e);
 }
 
-int oci_manifest_parse(struct oci_manifest *out, const void *bytes, size_t len, struct err *e)
+int oci_manifest_read(struct oci_manifest *out, const struct json *manifest, struct err *e)
 {
-    AUTO_JSON struct json *doc = NULL;
     struct oci_manifest m = {0};
 
-    if (json_parse(&doc, bytes, len, "manifest", e) < 0)
-        return -(int)e->class;
-    if (read_manifest(&m, doc, e) < 0) {
+    if (read_descriptors(&m, manifest, e) < 0) {
         oci_manifest_fini(&m);
         return err_in(e, "manifest");
     }
-    digest_bytes(&m.digest, bytes, len);
     *out = m;
+    return 0;
+}
+
+int oci_manifest_parse(struct oci_manifest *out, const void *bytes, size_t len, struct err *e)
+{
+    AUTO_JSON struct json *doc = NULL;
+
+    if (json_parse(&doc, bytes, len, "manifest", e) < 0 || oci_manifest_read(out, doc, e) < 0)
+        return -(int)e->class;
+    digest_bytes(&out->digest, bytes, len);
     return 0;
 }
 

@@ -59,15 +59,13 @@ static int layer_kind(enum layer_kind *out, const struct json *layer, struct err
     return 0;
 }
 
-int oci_manifest_is_native(bool *out, const void *bytes, size_t len, struct err *e)
+int oci_manifest_is_native(bool *out, const struct json *manifest, struct err *e)
 {
-    AUTO_JSON struct json *doc = NULL;
     struct json *layers = NULL;
     size_t native = 0;
 
     *out = false;
-    if (json_parse(&doc, bytes, len, "image manifest", e) < 0 ||
-        json_get_array(doc, "layers", &layers, e) < 0)
+    if (json_get_array(manifest, "layers", &layers, e) < 0)
         return err_in(e, "image manifest");
     size_t count = json_length(layers);
     for (size_t i = 0; i < count; i++) {

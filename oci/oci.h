@@ -98,20 +98,24 @@ struct oci_config {
     struct json *raw;  /* the whole document */
 };
 
-/* Whether the bytes are an index (manifest list) or an image manifest, by structure; media_type is
- * the transport's word and only a hint. Schema 1, artifacts and helm charts: ERR_UNSUPPORTED with
- * the reason. */
-int oci_document_classify(enum oci_document_kind *out, const char *media_type, const void *bytes,
-                          size_t len, struct err *e) MUST_USE;
+/* Reads an index (manifest list) or an image manifest, and says which it is, by structure; media_type
+ * is the transport's word and only a hint. Schema 1, artifacts and helm charts: ERR_UNSUPPORTED with
+ * the reason. *out is for json_free, and for the functions that follow. */
+int oci_document_parse(struct json **out, enum oci_document_kind *kind, const char *media_type,
+                       const void *bytes, size_t len, struct err *e) MUST_USE;
 
 /*
  * Picks the entry of an index for a platform: attestations and unknown/unknown are skipped, entries
  * without platform are returned only when nothing else matches (*needs_check: compare the config
  * afterwards). No match: ERR_NOTFOUND listing what there is. *out is for oci_descriptor_fini.
  */
-int oci_index_select(struct oci_descriptor *out, bool *needs_check, const void *bytes, size_t len,
+int oci_index_select(struct oci_descriptor *out, bool *needs_check, const struct json *index,
                      const struct oci_platform *platform, struct err *e) MUST_USE;
 
+/* All but its digest. */
+int oci_manifest_read(struct oci_manifest *out, const struct json *manifest,
+                      struct err *e) MUST_USE;
+/* Both in one, and the digest of the bytes. */
 int oci_manifest_parse(struct oci_manifest *out, const void *bytes, size_t len,
                        struct err *e) MUST_USE;
 void oci_manifest_fini(struct oci_manifest *m);
@@ -121,7 +125,7 @@ void oci_descriptor_fini(struct oci_descriptor *d);
 
 /* True if the layers of the image manifest are OverlayBD layers (AgentENV's rule). ERR_UNSUPPORTED for
  * what is neither that nor a plain image: TurboOCI, layers of both kinds. */
-int oci_manifest_is_native(bool *out, const void *bytes, size_t len, struct err *e) MUST_USE;
+int oci_manifest_is_native(bool *out, const struct json *manifest, struct err *e) MUST_USE;
 
 /* Layer count equals diff_id count, layer types are usable, os is linux; else ERR_CORRUPT or
  * ERR_UNSUPPORTED. */

@@ -205,20 +205,17 @@ static int choose(struct choice *out, const struct json *entries, const struct o
     return 0;
 }
 
-int oci_index_select(struct oci_descriptor *out, bool *needs_check, const void *bytes, size_t len,
+int oci_index_select(struct oci_descriptor *out, bool *needs_check, const struct json *index,
                      const struct oci_platform *platform, struct err *e)
 {
-    AUTO_JSON struct json *doc = NULL;
     AUTO_BUF struct buf seen;
     struct json *entries = NULL;
     struct choice choice;
 
     buf_init(&seen, LIMIT_MANIFEST);
-    if (json_parse(&doc, bytes, len, "index", e) < 0)
-        return -(int)e->class;
-    if (json_kind(doc) != JSON_KIND_OBJECT)
+    if (json_kind(index) != JSON_KIND_OBJECT)
         return err_set(e, ERR_CORRUPT, "index: the document is no JSON object");
-    if (json_get_array(doc, "manifests", &entries, e) < 0)
+    if (json_get_array(index, "manifests", &entries, e) < 0)
         return err_in(e, "index");
     if (json_length(entries) > OCI_MAX_DESCRIPTORS)
         return err_set(e, ERR_LIMIT, "index: %zu entries, more than %d", json_length(entries),

@@ -279,6 +279,16 @@ static const struct rule *find_rule(const struct endpoints *all, const struct oc
     return best;
 }
 
+bool endpoints_have_digest_mirror(const struct endpoints *all, const struct oci_ref *ref)
+{
+    const struct rule *rule = find_rule(all, ref);
+    const struct endpoint *at = rule ? rule->mirrors : NULL;
+
+    while (at && !at->digests_only)
+        at = at->next;
+    return at != NULL;
+}
+
 /* ---- Registries ------------------------------------------------------------------------- */
 
 static struct endpoint *origin_new(const struct endpoints *all, const char *host)

@@ -47,6 +47,11 @@ static int check_registry_ref(const struct oci_ref *ref, struct err *e)
                : err_set(e, ERR_INPUT, "%s is an image layout, not a registry", ref->repository);
 }
 
+bool registry_has_digest_mirror(struct registry *r, const struct oci_ref *ref)
+{
+    return endpoints_have_digest_mirror(r->endpoints, ref);
+}
+
 /* A manifest on its way. */
 struct manifest_pull {
     struct registry *registry;

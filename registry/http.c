@@ -528,7 +528,8 @@ static bool set_options(const struct http *h, struct worker *w, struct transfer 
         SET(CURLOPT_PROXY, ""); /* a proxy's loopback is another one */
 #undef SET
     /* For speed only: libcurl 7.88 refuses it on a handle whose last try found no host name. */
-    (void)curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, (long)BUFFER_BYTES);
+    if (t->request->sink)
+        (void)curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, (long)BUFFER_BYTES);
     return fine && set_method(easy, t->request);
 }
 

@@ -394,6 +394,9 @@ void endpoints_describe(const struct endpoints *all, struct http_options *http);
 /* The registry of a reference itself, whatever mirrors it has. NULL when memory is short. */
 struct endpoint *endpoint_origin(struct endpoints *all, const struct oci_ref *ref);
 
+/* Whether one of its mirrors is for digests alone. */
+bool endpoints_have_digest_mirror(const struct endpoints *all, const struct oci_ref *ref);
+
 /* Does the work at one stop. */
 typedef int stop_work(void *ctx, const struct stop *stop, struct err *e);
 

@@ -103,6 +103,9 @@ DEFINE_AUTO(registry, registry_free)
 #define AUTO_REGISTRY CLEANUP(registry_free_auto_)
 struct registry_stats registry_stats(struct registry *r);
 
+/* Whether manifests come from mirrors, by their digests, that are not asked for tags. */
+bool registry_has_digest_mirror(struct registry *r, const struct oci_ref *ref);
+
 /* HEAD of a manifest: the digest the tag points to now (distribution-spec, Pulling manifests).
  * ERR_UNSUPPORTED when the registry sends no Docker-Content-Digest; then use registry_manifest. */
 int registry_head(struct registry *r, const struct oci_ref *ref, struct digest *out,

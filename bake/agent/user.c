@@ -9,6 +9,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/buf.h"
+
 enum { FIELDS_MAX = 7 };
 
 /* Cuts at colons; the number of fields found. */
@@ -24,7 +26,7 @@ static size_t split(char *line, char *fields[FIELDS_MAX])
     return count;
 }
 
-/* Decimal, at most 2^31 - 1 (the range that image configs may use). */
+/* Decimal, in the range that image configs may use. */
 static bool parse_id(const char *text, uint32_t *out)
 {
     uint32_t value = 0;
@@ -34,7 +36,7 @@ static bool parse_id(const char *text, uint32_t *out)
         if (*text < '0' || *text > '9')
             return false;
         uint32_t digit = (uint32_t)(*text - '0');
-        if (value > (INT32_MAX - digit) / 10)
+        if (value > (LIMIT_ACCOUNT - digit) / 10)
             return false;
         value = value * 10 + digit;
     }

@@ -101,7 +101,7 @@ int console_start(struct console **out, int input, int dir, const char *path, st
     int sys = init_sync(raw);
     if (sys != 0) {
         free(raw);
-        return err_sysno(e, sys, "console");
+        return err_sysno(e, sys, "making a lock for the console log");
     }
     AUTO_CONSOLE struct console *c = raw;
     c->input = taken;
@@ -111,7 +111,7 @@ int console_start(struct console **out, int input, int dir, const char *path, st
         return rc;
     c->stop = eventfd(0, EFD_CLOEXEC);
     if (c->stop < 0)
-        return err_sys(e, "console");
+        return err_sys(e, "making an event for the console log");
     sys = pthread_create(&c->thread, NULL, console_main, c);
     if (sys != 0)
         return err_sysno(e, sys, "starting the console's thread");

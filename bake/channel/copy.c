@@ -65,7 +65,7 @@ int agent_copy_add(struct agent_copy *c, const struct agent_copy_entry *entry, s
                                      [COPY_SETTLE] = AGENT_COPY_SETTLE};
     struct buf *b = &c->batch;
     if (strlen(entry->path) >= LIMIT_PATH || (entry->target && strlen(entry->target) >= LIMIT_PATH))
-        return err_set(e, ERR_LIMIT, "copy: a path is longer than %zu bytes", (size_t)LIMIT_PATH);
+        return err_set(e, ERR_LIMIT, "a path to copy is longer than %zu bytes", (size_t)LIMIT_PATH);
     int rc = b->len > BATCH_LEN ? send_batch(c, e) : 0;
     const uint32_t numbers[] = {types[entry->type], entry->mode,
                                 entry->owned ? entry->uid : AGENT_COPY_OWNER,

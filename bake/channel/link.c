@@ -30,6 +30,7 @@ enum {
     OUT_CEILING = 4 * AGENT_FRAME_MAX,
     HELLO_AGAIN_MS = 1000,
     CHECK_MS = 250,      /* between looks at the machine while a hello waits */
+    LOOK_MS = 1000,      /* the same while anything else does */
     ENDED_WAIT_MS = 2000 /* for the machine's end to show after its socket closed */
 };
 
@@ -60,6 +61,15 @@ static int link_lost(struct agent *a, int sys, struct err *e)
     }
     return err_set(e, ERR_NET, "connection to the guest agent lost%s%s", sys ? ": " : "",
                    sys ? strerror(sys) : "");
+}
+
+/* Of a machine that ended the socket may stay open: Firecracker goes on when its guest powers off. */
+static int link_look(struct agent *a, struct err *e)
+{
+    if (!a->check || a->check(a->vm, e) == 0)
+        return 0;
+    agent_link_break(a);
+    return err_in(e, "connection to the guest agent lost");
 }
 
 static int link_check_open(const struct agent *a, struct err *e)
@@ -162,6 +172,7 @@ int agent_link_receive(struct agent *a, int64_t deadline_ms, struct agent_frame 
     link_drop(a, a->taken);
     a->taken = 0;
     a->woken = false;
+    int64_t look_ms = clock_ms() + LOOK_MS;
     while (rc == 0) {
         struct agent_frame frame = {.type = 0};
         long len = agent_frame_parse(a->in, a->in_len, &frame);
@@ -183,7 +194,12 @@ int agent_link_receive(struct agent *a, int64_t deadline_ms, struct agent_frame 
             *got = false;
             return 0;
         }
-        rc = link_move(a, deadline_ms, e);
+        size_t before = a->in_len;
+        rc = link_move(a, earlier(deadline_ms, look_ms), e);
+        if (rc == 0 && a->in_len == before && clock_ms() >= look_ms) {
+            rc = link_look(a, e); /* what was said before the end is read by now */
+            look_ms = clock_ms() + LOOK_MS;
+        }
     }
     return rc;
 }

@@ -29,7 +29,7 @@ static int ask(struct json **answer, bool *no_server, int dir, const struct json
     AUTO_FD int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     struct timeval limit = {.tv_sec = ANSWER_TIMEOUT_SECONDS};
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) < 0)
-        return err_sys(e, "control socket");
+        return err_sys(e, "making a socket to the devices' server");
     if (connect(fd, (const struct sockaddr *)(const void *)&address, sizeof(address)) < 0) {
         *no_server = errno == ENOENT || errno == ECONNREFUSED;
         return err_set(e, ERR_NET, "the devices' server is not reached: %s", strerror(errno));

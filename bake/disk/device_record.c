@@ -197,7 +197,7 @@ int device_records_load(struct device_records *out, int dir, struct err *e)
         return rc;
     DIR *list = fdopendir(fd);
     if (!list)
-        return err_sys(e, "listing devices");
+        return err_sys(e, "listing the store's devices");
     fd = -1;
     const struct dirent *entry;
     while (rc == 0 && (entry = readdir(list))) {
@@ -306,7 +306,7 @@ int device_send(int fd, const struct json *j, struct err *e)
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return err_sys(e, "control socket");
+            return err_sys(e, "sending to the devices' server");
         at += (size_t)n;
     }
     (void)shutdown(fd, SHUT_WR);
@@ -323,7 +323,7 @@ int device_receive(struct json **out, int fd, struct err *e)
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return err_sys(e, "control socket");
+            return err_sys(e, "receiving from the devices' server");
         if (n == 0)
             break;
         int rc = buf_add(&text, piece, (size_t)n, e);

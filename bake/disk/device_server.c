@@ -90,7 +90,7 @@ static int map_take(struct served_map **out, struct server *v, const struct dige
     m->digest = *d;
     int rc = store_get_map(v->store, d, &m->map, e);
     if (rc < 0)
-        return err_in(e, "disk");
+        return err_in(e, "reading the map of the disk to attach");
     m->users = 1;
     m->next = v->maps;
     *out = v->maps = m;
@@ -332,7 +332,7 @@ static int fill_record(struct device_record *r, struct server *v, const struct j
     if (r->front != DEVICE_UBLK && !address)
         return err_set(e, ERR_INPUT, "NBD needs an address");
     if (getrandom(&r->cookie, sizeof(r->cookie), 0) != sizeof(r->cookie))
-        return err_sys(e, "random bytes");
+        return err_sys(e, "getting a random number for the device");
     r->cookie &= INT64_MAX; /* what a JSON integer holds */
     r->number = -1;
     r->pid = getpid();
@@ -486,7 +486,7 @@ static int listen_here(struct server *v, struct err *e)
     if (v->listener < 0 ||
         bind(v->listener, (const struct sockaddr *)(const void *)&address, sizeof(address)) < 0 ||
         fchmodat(v->dir, DEVICE_SOCKET, 0600, 0) < 0 || listen(v->listener, BACKLOG) < 0)
-        return err_sys(e, "control socket");
+        return err_sys(e, "listening on the control socket of the devices' server");
     return 0;
 }
 

@@ -424,7 +424,7 @@ int golden_try(const struct golden_task *task, struct golden_result *r, struct e
     rc = restore(&t, e);
     r->restore_ms = clock_ms() - start_ms;
     if (rc < 0)
-        err_in(e, "restoring");
+        err_in(e, "restoring the template");
     else
         rc = try_in(&t, e);
     template_copy_fini(&t.copy);

@@ -37,6 +37,7 @@ static int boot_once(struct guest **out, const struct machine_room *r,
     if (rc < 0)
         return rc;
     struct vm_options options = guest_vm_options(g, o);
+    options.track_pages = !o->cold && vm_driver_can(r->driver)->memory_diff;
     rc = vm_boot(&g->vm, &options, e);
     if (rc == 0)
         rc = agent_connect(&g->agent, g->vm, GUEST_BOOT_TIMEOUT_MS, r->cancel, e);

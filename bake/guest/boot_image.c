@@ -49,6 +49,7 @@ static int boot_key(struct digest *out, const struct machine_room *r, const stru
                                  .cpus = o->cpus,
                                  .memory_mb = o->memory_mb,
                                  .network = o->network,
+                                 .tap = o->tap ? "tap" : NULL, /* whichever device it is */
                                  .scrub = o->scrub,
                                  .accel = r->accel,
                                  .cpu_template = r->cpu_template};
@@ -197,6 +198,7 @@ static int make(struct boot_image *out, const struct machine_room *r, const stru
                                     .cpus = o->cpus,
                                     .memory_mb = o->memory_mb,
                                     .network = o->network,
+                                    .tap = o->tap, /* a user-mode network has a state */
                                     .scrub = o->scrub};
     rc = guest_boot_cold(&g, r, &options, false, e);
     if (rc == 0)
@@ -248,5 +250,5 @@ int boot_image_get(struct boot_image *out, const struct machine_room *r,
     } else if (rc == 0) {
         rc = boot_image_peek(out, r->store, &out->key, e);
     }
-    return rc < 0 ? err_in(e, "boot image") : 0;
+    return rc < 0 ? err_in(e, "making a boot image") : 0;
 }

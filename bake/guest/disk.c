@@ -93,7 +93,7 @@ static int start_ublk(struct guest *g, struct guest_disk *d, struct err *e)
 {
     struct ublk_options options = {.recover = -1};
     if (getrandom(&options.cookie, sizeof(options.cookie), 0) != sizeof(options.cookie))
-        return err_sys(e, "random bytes");
+        return err_sys(e, "getting a random number for the guest's disk");
     snprintf(d->note_name, sizeof(d->note_name), "%016llx", (unsigned long long)options.cookie);
     int rc = open_notes(g->room, &d->notes, e);
     if (rc == 0)

@@ -196,10 +196,10 @@ int guest_load(struct guest *g, const struct guest_options *o, const struct gues
     struct vm_options options = guest_vm_options(g, o);
     int rc = open_memory(g, &s->memory, &options, e);
     if (rc < 0)
-        return err_in(e, "memory");
+        return err_in(e, "loading the guest's memory");
     rc = export_file(g, &s->state, state_path, s->state_size, e);
     if (rc < 0)
-        return err_in(e, "device state");
+        return err_in(e, "loading the device state");
     return vm_restore(&g->vm, &options, state_path, e);
 }
 

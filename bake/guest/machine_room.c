@@ -45,11 +45,19 @@ static int find_accel(struct machine_room *r, const struct machine_wants *w,
                       struct vm_accel_answer *answer, struct err *e)
 {
     *answer = (struct vm_accel_answer){.accel = w->accel};
-    if (w->accel != VM_ACCEL_AUTO)
+    if (w->accel == VM_ACCEL_TCG)
         return 0;
-    const struct vm_probe probe = {
-        .driver = r->driver, .kernel = &r->kernel, .cache_dir = r->cache_dir, .cancel = r->cancel};
-    return vm_accel_probe(answer, &probe, e);
+    const struct vm_probe probe = {.driver = r->driver,
+                                   .kernel = &r->kernel,
+                                   .cache_dir = r->cache_dir,
+                                   .insist = w->accel == VM_ACCEL_KVM,
+                                   .cancel = r->cancel};
+    int rc = vm_accel_probe(answer, &probe, e);
+    if (rc < 0 || !probe.insist || answer->accel == VM_ACCEL_KVM)
+        return rc;
+    (void)err_set(e, ERR_UNSUPPORTED, "--accel kvm: %s", answer->reason);
+    return err_hint(
+        e, "--accel auto or tcg emulates guests, many times slower; tb2-bake doctor has more");
 }
 
 static int take_driver(struct machine_room *r, const struct machine_wants *w,
@@ -124,6 +132,8 @@ static int choose_driver(struct machine_room *r, const struct machine_wants *w, 
     err_clear(e);
     free(MOVE(r->vmm));
     int rc = take_driver(r, w, &vm_qemu, e);
+    if (rc == -ERR_NOTFOUND)
+        return err_in(e, "Firecracker is not used (%s), and QEMU", why);
     if (rc == 0)
         log_event(LOG_INFO, "bake", "%s: %s", r->vmm, why);
     return rc;
@@ -174,7 +184,10 @@ int machine_room_open(struct machine_room *r, struct store *s, const struct mach
 
 int machine_room_use_boot_images(struct machine_room *r, struct err *e)
 {
-    return vm_driver_can(r->driver)->other_disk && !r->boots ? once_new(&r->boots, e) : 0;
+    if (vm_driver_can(r->driver)->boot_images)
+        return r->boots ? 0 : once_new(&r->boots, e);
+    log_event(LOG_DEBUG, "bake", "guests boot from their kernel: no boot images with %s", r->vmm);
+    return 0;
 }
 
 void machine_room_close(struct machine_room *r)

@@ -9,6 +9,7 @@
 #include "bake/kernel.h"
 #include "bake/vm.h"
 #include "bake/vm/host.h"
+#include "bake/vm/tap.h"
 #include "base/cancel.h"
 #include "base/err.h"
 
@@ -17,12 +18,12 @@ struct json;
 struct memory_room;
 struct once;
 struct store;
-struct tap;
 struct template;
 
 struct machine_room {
     struct store *store;
     const struct tap *tap; /* for guests with one; NULL: they get a user-mode network */
+    struct tap own_tap;    /* what it points to, in a room for one template */
     struct chunk_cache *cache;
     struct memory_room *memory;
     struct guest_kernel kernel;

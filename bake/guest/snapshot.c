@@ -55,7 +55,7 @@ static int put_maps(struct store *store, const struct snapshot *s, struct json *
         struct digest digest;
         int rc = store_put_map(store, maps[i].map, &digest, e);
         if (rc < 0)
-            return err_in(e, "%s", maps[i].name);
+            return err_in(e, "storing the map of the %s", maps[i].name);
         json_set(document, maps[i].name, json_digest(&digest));
     }
     json_set(document, "state_size", json_new_integer((int64_t)s->state_size));
@@ -91,12 +91,12 @@ int guest_snapshot(struct guest *g, const struct block_map *base, const struct s
         return rc;
     rc = guest_seal(g, base, &s.disk, e);
     if (rc < 0)
-        return err_in(e, "disk");
+        return err_in(e, "storing what changed of the disk");
     rc = guest_take_memory(g, s.disk, &s.memory, e);
     if (rc < 0)
-        return err_in(e, "memory");
+        return err_in(e, "storing the guest's memory");
     rc = guest_take_file(g, state_path, &s.state, &s.state_size, e);
     if (rc < 0)
-        return err_in(e, "device state");
+        return err_in(e, "storing the device state");
     return put_maps(g->room->store, &s, document, e);
 }

@@ -73,7 +73,7 @@ static int merge_layers(struct assembly *a, const struct image *i, struct err *e
         if (rc == 0)
             rc = graft_fit(a->layers[n], below, e);
         if (rc < 0)
-            return err_in(e, "graft");
+            return err_in(e, "laying a graft on the image");
     }
     return oci_tree_merge(&a->tree, a->layers, a->layer_count, a->cancel, e);
 }
@@ -151,7 +151,7 @@ static int assembly_node(void *ctx, size_t index, struct ext4_node *out, struct 
 }
 
 /* UUID and hash seed of the disk follow from what is on it. */
-static int disk_seed(struct digest *out, const struct image *i, uint64_t free_size, struct err *e)
+int image_disk_key(struct digest *out, const struct image *i, uint64_t free_size, struct err *e)
 {
     AUTO_HASHER struct hasher *h = NULL;
     int rc = hasher_new(&h, DIGEST_SHA256, e);
@@ -166,6 +166,9 @@ static int disk_seed(struct digest *out, const struct image *i, uint64_t free_si
         hasher_add(h, i->config.diff_ids[n].bytes, digest_len(i->config.diff_ids[n].algorithm));
     for (size_t n = 0; n < i->graft_count; n++)
         hasher_add(h, i->grafts[n].bytes, digest_len(i->grafts[n].algorithm));
+    for (size_t n = 0; n < i->native_count; n++)
+        hasher_add(h, i->native_layers[n].digest.bytes,
+                   digest_len(i->native_layers[n].digest.algorithm));
     hasher_finish(h, out);
     return 0;
 }
@@ -217,7 +220,7 @@ static int assemble(struct assembly *a, struct store *s, const struct image *i, 
     if (rc == 0)
         rc = merge_layers(a, i, e);
     if (rc == 0)
-        rc = disk_seed(&options.seed, i, free_size, e);
+        rc = image_disk_key(&options.seed, i, free_size, e);
     if (rc < 0)
         return rc;
     uint64_t data_size = a->starts[a->layer_count];

@@ -48,12 +48,14 @@ static int read_stored(struct store *s, const struct digest *d, struct buf *out,
     return err_set(e, ERR_NOTFOUND, "%s is damaged", path);
 }
 
+/* Not synced: whoever reads it sees whether it is whole, and gets it again. (The maps of a template, which
+ * are stored later, make it durable.) */
 static int put_stored(struct store *s, const struct digest *d, const struct buf *bytes,
                       struct err *e)
 {
     char path[BLOB_PATH_MAX];
     image_blob_path(path, "blobs", d);
-    return file_put(store_tmp_dir(s), store_dir(s), path, bytes->data, bytes->len, e);
+    return file_put_unsynced(store_tmp_dir(s), store_dir(s), path, bytes->data, bytes->len, e);
 }
 
 static int fetch_manifest(struct image *i, struct image_room *r, const struct oci_descriptor *d,
@@ -65,12 +67,14 @@ static int fetch_manifest(struct image *i, struct image_room *r, const struct oc
     struct oci_descriptor got = {0};
     int rc = registry_manifest(r->registry, &pinned, &got, out, e);
     oci_descriptor_fini(&got);
-    return rc;
+    return rc < 0 ? rc : put_stored(r->store, &d->digest, out, e);
 }
 
+/* The file that it arrives in is the one that stays. */
 static int fetch_config(struct image *i, struct image_room *r, const struct oci_descriptor *d,
                         struct buf *out, struct err *e)
 {
+    char path[BLOB_PATH_MAX];
     if (d->size > LIMIT_CONFIG)
         return err_set(e, ERR_LIMIT, "config of %llu bytes", (unsigned long long)d->size);
     AUTO_FILE_TMP struct file_tmp t = {.fd = -1};
@@ -83,7 +87,10 @@ static int fetch_config(struct image *i, struct image_room *r, const struct oci_
     if (!data)
         return err_nomem(e, "config");
     rc = file_pread_full(t.fd, data, (size_t)d->size, 0, e);
-    return rc < 0 ? rc : buf_add(out, data, (size_t)d->size, e);
+    if (rc == 0)
+        rc = buf_add(out, data, (size_t)d->size, e);
+    image_blob_path(path, "blobs", &d->digest);
+    return rc < 0 ? rc : file_tmp_commit(&t, store_dir(r->store), path, false, e);
 }
 
 static int registry_document(struct image *i, struct image_room *r, const struct oci_descriptor *d,
@@ -102,8 +109,6 @@ static int registry_document(struct image *i, struct image_room *r, const struct
     if (rc < 0 || (!mine && read_stored(r->store, &d->digest, out, e) == 0))
         return rc;
     rc = what == IMAGE_CONFIG ? fetch_config(i, r, d, out, e) : fetch_manifest(i, r, d, out, e);
-    if (rc == 0)
-        rc = put_stored(r->store, &d->digest, out, e);
     if (mine)
         once_end(r->once, key, rc, NULL, e);
     return rc;
@@ -214,7 +219,7 @@ static int recall_tag(struct digest *out, struct store *s, const struct oci_ref 
     return rc;
 }
 
-/* A record that says so already stays: thousands of tags that have not moved cost no write. */
+/* Not synced: a lost one is asked for again. */
 static int note_tag(struct store *s, const struct oci_ref *ref, const struct digest *d,
                     struct err *e)
 {
@@ -223,9 +228,7 @@ static int note_tag(struct store *s, const struct oci_ref *ref, const struct dig
     char seen[TIME_TEXT_MAX];
     AUTO_FREE char *name = NULL;
     int rc = ref_path(path, &name, ref, e);
-    struct digest noted;
-    struct err ignored = ERR_INIT;
-    if (rc < 0 || (read_tag(&noted, s, ref, &ignored) == 0 && digest_equal(&noted, d)))
+    if (rc < 0)
         return rc;
     time_t now = time(NULL);
     struct tm utc;
@@ -238,42 +241,41 @@ static int note_tag(struct store *s, const struct oci_ref *ref, const struct dig
     rc = catalog_seal(record, e);
     if (rc == 0)
         rc = json_print(record, 0, &text, e);
-    if (rc == 0)
+    if (rc == 0 && !file_exists(store_dir(s), "refs"))
         rc = file_make_dirs(store_dir(s), "refs", e);
-    AUTO_FILE_TMP struct file_tmp t = {.fd = -1};
-    if (rc == 0)
-        rc = file_tmp_open(&t, store_tmp_dir(s), e);
-    if (rc == 0)
-        rc = file_write_full(t.fd, text, strlen(text), e);
-    /* Not synced: a lost one is asked for again. */
-    return rc < 0 ? rc : file_tmp_commit(&t, store_dir(s), path, false, e);
+    return rc < 0 ? rc
+                  : file_put_unsynced(store_tmp_dir(s), store_dir(s), path, text, strlen(text), e);
 }
 
 static int get_tag(struct image *i, struct image_room *r, struct digest *out, struct err *e)
 {
-    AUTO_BUF struct buf body;
-    buf_init(&body, LIMIT_MANIFEST);
+    struct buf *body = &i->root_document;
     struct oci_descriptor got = {0};
-    int rc = registry_manifest(r->registry, &i->ref, &got, &body, e);
-    if (rc == 0) {
-        *out = got.digest;
-        rc = put_stored(r->store, out, &body, e);
-    }
+    int rc = registry_manifest(r->registry, &i->ref, &got, body, e);
+    if (rc < 0)
+        return rc;
+    *out = got.digest;
     oci_descriptor_fini(&got);
-    return rc;
+    AUTO_BUF struct buf there;
+    struct err ignored = ERR_INIT;
+    buf_init(&there, LIMIT_MANIFEST);
+    return read_stored(r->store, out, &there, &ignored) == 0 ? 0
+                                                             : put_stored(r->store, out, body, e);
 }
 
 /* The manifest that a HEAD has promised, into the store unless it is there. */
 static int get_promised(struct image *i, struct image_room *r, const struct digest *d,
                         struct err *e)
 {
-    AUTO_BUF struct buf body;
     struct oci_descriptor at = {.digest = *d};
-    buf_init(&body, LIMIT_MANIFEST);
-    return registry_document(i, r, &at, IMAGE_MANIFEST, &body, e);
+    buf_init(&i->root_document, LIMIT_MANIFEST);
+    int rc = registry_document(i, r, &at, IMAGE_MANIFEST, &i->root_document, e);
+    if (rc < 0)
+        buf_fini(&i->root_document);
+    return rc;
 }
 
-/* The digest that the tag stands for now. A HEAD costs no pull; where it says nothing, is refused (gateways
+/* The digest that a tag stands for now. A HEAD costs no pull; where it says nothing, is refused (gateways
  * that know GET alone answer 403), or says what is not so (caches in front of registries do), the manifest
  * itself tells. */
 static int ask_tag(struct image *i, struct image_room *r, struct digest *out, struct err *e)
@@ -298,12 +300,21 @@ static int ask_tag(struct image *i, struct image_room *r, struct digest *out, st
     return rc;
 }
 
+/* Of a tag that was never seen the manifest itself is asked for, which is not here, as a rule; unless a
+ * mirror has manifests by their digests. A record that says so already stays: thousands of tags that have
+ * not moved cost no write. */
 static int resolve_tag(struct image *i, struct image_room *r, struct digest *out, struct err *e)
 {
+    struct digest noted;
+    struct err ignored = ERR_INIT;
     if (r->offline)
         return recall_tag(out, r->store, &i->ref, e);
-    int rc = ask_tag(i, r, out, e);
-    return rc < 0 ? rc : note_tag(r->store, &i->ref, out, e);
+    bool known = read_tag(&noted, r->store, &i->ref, &ignored) == 0;
+    bool ask = known || registry_has_digest_mirror(r->registry, &i->ref);
+    int rc = ask ? ask_tag(i, r, out, e) : get_tag(i, r, out, e);
+    if (rc < 0 || (known && digest_equal(&noted, out)))
+        return rc;
+    return note_tag(r->store, &i->ref, out, e);
 }
 
 /* One request per distinct reference and run, however many tasks name it. */

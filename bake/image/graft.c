@@ -8,7 +8,6 @@
  * their entries, renamed, over the same regions. What has no bytes (directories, links) goes into the
  * first of them, each file into that of its region.
  */
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +20,6 @@
 #include "bake/image/pins.h"
 #include "bake/recipe/files.h"
 #include "bake/recipe/host_tree.h"
-#include "base/file.h"
 #include "base/mem.h"
 #include "blockdev/blockdev.h"
 
@@ -35,12 +33,12 @@ static bool has_numbers(const char *owner, uint32_t *uid, uint32_t *gid)
     char *end = NULL;
     unsigned long long id = strtoull(owner, &end, 10);
     if (owner[0] < '0' || owner[0] > '9' || *end != ':' || end[1] < '0' || end[1] > '9' ||
-        id >= UINT32_MAX)
+        id > LIMIT_ACCOUNT)
         return false;
     *uid = (uint32_t)id;
     id = strtoull(end + 1, &end, 10);
     *gid = (uint32_t)id;
-    return *end == 0 && id < UINT32_MAX;
+    return *end == 0 && id <= LIMIT_ACCOUNT;
 }
 
 size_t graft_head(const struct recipe *r, bool native)
@@ -386,23 +384,17 @@ static int put_layers(const struct digest *ids, struct stack *s, struct image_ro
 static int put_tarball(const struct digest *id, struct image_room *room,
                        const struct recipe_files *f, struct err *e)
 {
-    AUTO_FD int fd = -1;
     struct source source = {0};
     struct stack s = {0};
     struct layer_made made = {0};
-    char media_type[] = "application/x-tar";
-    struct oci_descriptor d = {.media_type = media_type, .digest = f->content};
-    int rc = file_size(AT_FDCWD, f->path, &d.size, e);
-    if (rc == 0)
-        rc = file_open(&fd, AT_FDCWD, f->path, O_RDONLY, 0, e);
-    if (rc == 0)
-        rc = source_from_fd(&source, fd, e);
-    if (rc < 0)
-        return rc;
-    fd = -1;
-    struct layer_blob blob = {.source = &source, .descriptor = &d};
-    rc = layer_read_blob(&made, room->store, &blob, room->ingest, room->cancel, e);
-    source_close(&source);
+    struct oci_descriptor d;
+    int rc = recipe_tarball_open(&source, &d, f, e);
+    if (rc == 0) {
+        struct layer_blob blob = {.source = &source, .descriptor = &d};
+        rc = layer_read_blob(&made, room->store, &blob, room->ingest, room->cancel, e);
+        source_close(&source);
+    }
+    oci_descriptor_fini(&d);
     if (rc == -ERR_DIGEST)
         rc = err_hint(e, "it was changed since the bake began: bake again");
     if (rc == 0)
@@ -501,29 +493,45 @@ static int make_once(const struct digest *ids, size_t count, struct image *i,
     return rc;
 }
 
-int graft_make(struct digest **ids, size_t *count, struct image_room *room,
-               const struct recipe_files *f, struct err *e)
+/* The graft's image, of those that have one, and the names of its layers. */
+static int name_layers(struct image **image, struct digest **ids, size_t *count,
+                       struct image_room *room, const struct recipe_files *f, struct err *e)
+{
+    int rc = f->source == RECIPE_SOURCE_IMAGE ? open_image(image, room, f, e) : 0;
+    size_t n = rc == 0 && *image ? (*image)->config.diff_id_count : 1;
+    if (rc == 0 && (n == 0 || n > IDS_MAX))
+        rc = err_set(e, ERR_UNSUPPORTED, "an image of %zu layers", n);
+    if (rc == 0 && !(*ids = mem_array(n, sizeof(**ids))))
+        rc = err_nomem(e, "graft");
+    for (size_t at = 0; rc == 0 && at < n; at++)
+        rc = name_layer(&(*ids)[at], f, at, e);
+    *count = n;
+    return rc;
+}
+
+/* `make`: their layers too. */
+static int open_graft(struct digest **ids, size_t *count, struct image_room *room,
+                      const struct recipe_files *f, bool make, struct err *e)
 {
     AUTO_IMAGE struct image *i = NULL;
     AUTO_FREE struct digest *names = NULL;
-    int rc = f->source == RECIPE_SOURCE_IMAGE ? open_image(&i, room, f, e) : 0;
-    size_t n = i ? i->config.diff_id_count : 1;
-    if (rc == 0 && (n == 0 || n > IDS_MAX))
-        rc = err_set(e, ERR_UNSUPPORTED, "an image of %zu layers", n);
-    if (rc == 0 && !(names = mem_array(n, sizeof(*names))))
-        rc = err_nomem(e, "graft");
-    for (size_t at = 0; rc == 0 && at < n; at++)
-        rc = name_layer(&names[at], f, at, e);
-    if (rc == 0)
-        rc = make_once(names, n, i, room, f, e);
+    int rc = name_layers(&i, &names, count, room, f, e);
+    if (rc == 0 && make)
+        rc = make_once(names, *count, i, room, f, e);
     if (rc < 0)
         return err_in(e, "graft of %s", f->from);
     *ids = MOVE(names);
-    *count = n;
     return 0;
 }
 
-int graft_prepare(struct image *i, struct image_room *room, const struct recipe *r, struct err *e)
+int graft_make(struct digest **ids, size_t *count, struct image_room *room,
+               const struct recipe_files *f, struct err *e)
+{
+    return open_graft(ids, count, room, f, true, e);
+}
+
+static int open_all(struct image *i, struct image_room *room, const struct recipe *r, bool make,
+                    struct err *e)
 {
     const size_t head = graft_head(r, i->native);
     size_t capacity = 0;
@@ -535,7 +543,7 @@ int graft_prepare(struct image *i, struct image_room *room, const struct recipe 
         size_t count = 0;
         if (r->steps[n].kind != RECIPE_GRAFT)
             continue;
-        rc = graft_make(&ids, &count, room, r->steps[n].files, e);
+        rc = open_graft(&ids, &count, room, r->steps[n].files, make, e);
         if (rc == 0)
             rc = mem_grow(&i->grafts, &capacity, i->graft_total + count, sizeof(*ids), e);
         if (rc < 0)
@@ -545,4 +553,14 @@ int graft_prepare(struct image *i, struct image_room *room, const struct recipe 
         i->graft_count += n < head ? count : 0;
     }
     return rc;
+}
+
+int graft_name(struct image *i, struct image_room *room, const struct recipe *r, struct err *e)
+{
+    return open_all(i, room, r, false, e);
+}
+
+int graft_prepare(struct image *i, struct image_room *room, const struct recipe *r, struct err *e)
+{
+    return open_all(i, room, r, true, e);
 }

@@ -30,7 +30,10 @@ int graft_make(struct digest **ids, size_t *count, struct image_room *room,
                const struct recipe_files *f, struct err *e) MUST_USE;
 /* Bytes of the graft's own path in the paths of its layers' entries. */
 size_t graft_path_len(const struct recipe_files *f);
-/* Makes the layers of all grafts, and sets image->grafts. */
+/* Sets image->grafts: names of layers, of which not one need be there. */
+int graft_name(struct image *i, struct image_room *room, const struct recipe *r,
+               struct err *e) MUST_USE;
+/* The same, and makes the layers. */
 int graft_prepare(struct image *i, struct image_room *room, const struct recipe *r,
                   struct err *e) MUST_USE;
 /* Takes out of a graft's layer the directories that are there in `below` by way of a link. ERR_INPUT

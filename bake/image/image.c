@@ -61,6 +61,7 @@ void image_free(struct image *i)
     free(i->text);
     free(i->shares);
     free(i->grafts);
+    buf_fini(&i->root_document);
     oci_ref_fini(&i->ref);
     oci_layout_close(i->layout);
     oci_manifest_fini(&i->manifest);
@@ -84,29 +85,42 @@ int image_check_document(const struct digest *d, const struct buf *bytes, struct
     return digest_equal(&sum, d) ? 0 : err_set(e, ERR_DIGEST, "document does not match its digest");
 }
 
+/* Once the first document was taken, the others are asked for. */
+static int next_document(struct image *i, struct image_room *r, const struct oci_descriptor *d,
+                         struct buf *out, struct err *e)
+{
+    *out = i->root_document;
+    i->root_document = (struct buf){0};
+    if (out->len > 0)
+        return 0;
+    buf_fini(out);
+    buf_init(out, LIMIT_MANIFEST);
+    return i->source->document(i, r, d, IMAGE_MANIFEST, out, e);
+}
+
 /* Follows indexes down to an image manifest. `at` is updated as it goes. */
 static int find_manifest(struct image *i, struct image_room *r, struct oci_descriptor *at,
                          struct err *e)
 {
     for (int depth = 0; depth < INDEX_DEPTH_MAX; depth++) {
         AUTO_BUF struct buf body;
-        buf_init(&body, LIMIT_MANIFEST);
-        int rc = i->source->document(i, r, at, IMAGE_MANIFEST, &body, e);
+        int rc = next_document(i, r, at, &body, e);
+        AUTO_JSON struct json *document = NULL;
         enum oci_document_kind kind = OCI_MANIFEST;
         if (rc == 0)
-            rc = oci_document_classify(&kind, at->media_type, body.data, body.len, e);
+            rc = oci_document_parse(&document, &kind, at->media_type, body.data, body.len, e);
         if (rc < 0)
             return rc;
         if (kind == OCI_MANIFEST) {
-            rc = oci_manifest_parse(&i->manifest, body.data, body.len, e);
+            rc = oci_manifest_read(&i->manifest, document, e);
             if (rc == 0)
-                rc = oci_manifest_is_native(&i->native, body.data, body.len, e);
+                rc = oci_manifest_is_native(&i->native, document, e);
             i->manifest.digest = at->digest;
             return rc;
         }
         struct oci_descriptor next = {0};
         bool needs_check = false;
-        rc = oci_index_select(&next, &needs_check, body.data, body.len, &r->platform, e);
+        rc = oci_index_select(&next, &needs_check, document, &r->platform, e);
         if (rc < 0)
             return rc;
         oci_descriptor_fini(at);
@@ -135,7 +149,7 @@ static int load_config(struct image *i, struct image_room *r, struct err *e)
     if (rc == 0)
         rc = oci_config_parse(&i->config, body.data, body.len, e);
     if (rc < 0)
-        return err_in(e, "config");
+        return err_in(e, "reading the image's config");
     i->config.digest = i->manifest.config.digest;
     rc = i->native ? native_take_layers(i, e) : oci_image_check(&i->manifest, &i->config, e);
     return rc < 0 ? rc : check_architecture(&i->config, &r->platform, e);

@@ -41,6 +41,7 @@ struct image {
     const struct image_source *source;
     struct oci_layout *layout; /* of images in files */
     struct digest root;        /* what the reference stands for: an index or a manifest */
+    struct buf root_document;  /* its bytes, when the source has them before they are asked for */
     struct oci_manifest manifest;
     struct oci_config config;
     enum layer_share *shares; /* one per layer; NULL: nothing is shared */
@@ -142,6 +143,9 @@ int image_pull(struct image *i, struct image_room *r, const struct registry_prog
 int image_ingest(struct image *i, struct image_room *r, struct err *e) MUST_USE;
 /* Ends what image_pull began and image_ingest did not wait for. */
 void image_work_free(struct image_work *w);
+/* What a disk of the image with its grafts depends on. */
+int image_disk_key(struct digest *out, const struct image *i, uint64_t free_size,
+                   struct err *e) MUST_USE;
 /* The disk of the image with `free_size` bytes of free room, as a stored map. */
 int image_assemble(struct image *i, struct image_room *r, uint64_t free_size,
                    struct block_map **out, struct digest *digest, struct err *e) MUST_USE;

@@ -291,7 +291,7 @@ int registries_load(struct registry_network *out, const char *path, struct err *
     buf_init(&text, LIMIT_REGISTRIES);
     int rc = file_read(AT_FDCWD, path, &text, e);
     if (rc < 0) {
-        if (e->class != ERR_NOMEM)
+        if (e->class != ERR_NOMEM && e->class != ERR_CANCELLED)
             e->class = ERR_INPUT;
         return err_in(e, "registries");
     }

@@ -111,7 +111,7 @@ static int import_kernel(const struct import *im, struct err *e)
     if (rc == 0)
         rc = run_filter(im, argv, input, output, e);
     if (rc == 0 && unlinkat(im->dir, "payload", 0) < 0)
-        rc = err_sys(e, "payload");
+        rc = err_sys(e, "removing the packed guest kernel, payload");
     return rc < 0 ? err_in(e, "%s", name) : 0;
 }
 
@@ -197,7 +197,7 @@ static int unpack_module(const struct import *im, const char *line, size_t line_
     if (rc == 0)
         rc = file_read(im->dir, "unpacked", out, e);
     if (rc == 0 && unlinkat(im->dir, "unpacked", 0) < 0)
-        rc = err_sys(e, "unpacked");
+        rc = err_sys(e, "removing the file unpacked of the guest kernel's package");
     return rc;
 }
 

@@ -98,5 +98,5 @@ int initramfs_build(struct buf *out, const void *agent, size_t agent_len,
         rc = add(&c, &end, e);
     if (rc == 0)
         rc = pad(&c, CPIO_BLOCK, e);
-    return rc < 0 ? err_in(e, "initramfs") : 0;
+    return rc < 0 ? err_in(e, "making the guest's initramfs") : 0;
 }

@@ -87,11 +87,11 @@ static int open_sides(struct diff *d, struct err *e)
     if (rc == 0 && o->lower) {
         rc = side_open(&d->lower, d, o->lower, e);
         if (rc < 0)
-            return err_in(e, "the image's disk");
+            return err_in(e, "reading the image's disk");
         rc = block_map_delta(&d->data, &d->zeros, o->lower, o->upper, e);
     }
     if (rc == 0 && side_open(&d->upper, d, o->upper, e) < 0)
-        return err_in(e, "the disk");
+        return err_in(e, "reading the template's disk");
     d->matches = mem_array(d->upper.count + 1, sizeof(*d->matches));
     d->wanted = mem_array(d->upper.count + 1, sizeof(*d->wanted));
     d->claims = mem_array(d->lower.count + 1, sizeof(*d->claims));
@@ -298,7 +298,7 @@ static int compare(struct diff *d, size_t index, struct err *e)
     bool same = true;
     int rc = ext4_reader_node(d->lower.reader, d->matches[index], &a, e);
     if (rc < 0)
-        return err_in(e, "the image's disk");
+        return err_in(e, "reading the image's disk");
     rc = ext4_reader_node(d->upper.reader, index, &b, e);
     if (rc == 0 && a.type == EXT4_FILE)
         rc = same_content(d, &a, &b, &same, e);

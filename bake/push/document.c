@@ -168,7 +168,7 @@ static int put_documents(const struct push_target *t, struct json *config, struc
     if (rc == 0)
         rc = push_bytes(t, config_text, strlen(config_text), &config_digest, e);
     if (rc < 0)
-        return err_in(e, "config");
+        return err_in(e, "pushing the config");
     json_set(j, "config", descriptor(CONFIG_TYPE, &config_digest, strlen(config_text)));
     rc = json_print(j, 0, &manifest, e);
     if (rc == 0)

@@ -135,7 +135,7 @@ static int read_secret(struct secret *s, const char *spec, struct err *e)
         rc = check_value(s, e);
     if (rc == 0)
         rc = cut_parts(s, e);
-    if (rc < 0 && rc != -ERR_NOMEM)
+    if (rc < 0 && rc != -ERR_NOMEM && rc != -ERR_CANCELLED)
         e->class = ERR_INPUT;
     return rc < 0 ? err_in(e, "secret %s", s->name) : 0;
 }

@@ -16,6 +16,7 @@
 #include "bake/common/document.h"
 #include "bake/guest/guest.h"
 #include "bake/image/graft.h"
+#include "bake/image/image.h"
 #include "bake/run/events.h"
 #include "bake/run/warming.h"
 #include "bake/step/cache.h"
@@ -154,26 +155,55 @@ static int take_up(struct warming *w, const struct digest *keys, size_t found, s
     return rc;
 }
 
+/* `keys` holds one per step; NULL: memory is short. */
+static int begin_keys(struct warming *w, struct digest *keys, const struct digest *base_disk,
+                      struct err *e)
+{
+    return keys ? step_key_begin(&w->key, &w->b->run->machines, &w->options, base_disk, e)
+                : err_nomem(e, "steps");
+}
+
+/* The disk before the first step, for who asks which steps have results. */
+static int keep_base(struct warming *w, struct err *e)
+{
+    struct digest key;
+    int rc = image_disk_key(&key, w->b->image, w->b->task->storage_mb << 20, e);
+    if (rc == 0)
+        rc = step_put(w->b->run->store, &key, w->base, e);
+    if (rc == 0)
+        json_append(w->keys, json_digest(&key));
+    return rc;
+}
+
 int warming_begin(struct warming *w, const struct digest *base_disk, struct err *e)
 {
     const struct bake_options *o = w->b->run->options;
     const size_t count = w->run.recipe->step_count;
     size_t found = SIZE_MAX;
-    w->run.context = &w->context;
-    w->head = graft_head(w->run.recipe, w->b->image->native);
     w->boot = w->base;
     w->keys = json_new_array();
     if (o->no_step_cache || count == 0)
         return reset_context(w, e);
     AUTO_FREE struct digest *keys = mem_array(count, sizeof(*keys));
-    int rc = keys ? 0 : err_nomem(e, "steps");
+    int rc = begin_keys(w, keys, base_disk, e);
     if (rc == 0)
-        rc = step_key_begin(&w->key, &w->b->run->machines, &w->options, base_disk, e);
+        rc = keep_base(w, e);
     if (rc == 0 && o->force)
         return reset_context(w, e);
     if (rc == 0)
         rc = look(w, keys, &found, e);
     return rc < 0 ? rc : take_up(w, keys, found, e);
+}
+
+int warming_look(struct warming *w, const struct digest *base_disk, size_t *count, struct err *e)
+{
+    size_t found = SIZE_MAX;
+    AUTO_FREE struct digest *keys = mem_array(w->run.recipe->step_count, sizeof(*keys));
+    int rc = begin_keys(w, keys, base_disk, e);
+    if (rc == 0)
+        rc = find_last(w, keys, &found, e);
+    *count = found == SIZE_MAX ? 0 : found + 1;
+    return rc;
 }
 
 /* ---- What is run ---- */

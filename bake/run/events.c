@@ -204,7 +204,7 @@ int journal_open(struct run *run, char **path, struct err *e)
                    0666, e);
     if (rc < 0) {
         free(name);
-        return err_in(e, "journal");
+        return err_in(e, "opening the run's journal");
     }
     *path = name;
     return 0;

@@ -12,10 +12,13 @@
 #include "bake/common/document.h"
 #include "bake/guest/guest.h"
 #include "bake/guest/trace.h"
+#include "bake/image/graft.h"
+#include "bake/image/image.h"
 #include "bake/recipe/secrets.h"
 #include "bake/run/events.h"
 #include "bake/run/run.h"
 #include "bake/run/warming.h"
+#include "bake/step/cache.h"
 #include "bake/step/context.h"
 #include "bake/step/steps.h"
 #include "bake/template/kept.h"
@@ -167,13 +170,14 @@ static void describe_grafts(struct json *document, const struct image *i)
     json_set(document, "grafts", grafts);
 }
 
-int warm_task(struct baking *b, const struct block_map *disk, const struct digest *base_disk,
-              const struct digest *key, struct json **document, struct err *e)
+/* With its image and recipe. */
+static struct warming begin_warming(struct baking *b, const struct block_map *disk,
+                                    const struct output_tap *tap)
 {
-    const struct output_tap tap = {.line = baking_output, .ctx = b};
-    AUTO_WARMING struct warming w = {
+    struct warming w = {
         .b = b,
         .base = disk,
+        .head = graft_head(b->recipe, b->image->native),
         .options =
             {
                 .cpus = b->task->cpus,
@@ -182,12 +186,55 @@ int warm_task(struct baking *b, const struct block_map *disk, const struct diges
                 .network = b->task->allow_internet && b->recipe->network != RECIPE_NETWORK_NONE,
             },
         .run = {.recipe = b->recipe,
-                .tap = &tap,
+                .tap = tap,
                 .secrets = recipe_has_secrets(b->recipe) ? b->run->secrets : NULL,
                 .images = &b->run->images},
         .initial = initial_context,
     };
     w.options.tap = w.options.network && b->recipe->network == RECIPE_NETWORK_TAP;
+    return w;
+}
+
+/* The disk that the image becomes, if an earlier bake made it: NULL, or for block_map_free. */
+static int find_disk(struct baking *b, struct block_map **disk, struct digest *digest,
+                     struct err *e)
+{
+    struct digest key;
+    struct err why = ERR_INIT;
+    *disk = NULL;
+    int rc = image_disk_key(&key, b->image, b->task->storage_mb << 20, e);
+    if (rc < 0)
+        return rc;
+    rc = step_peek(digest, b->run->store, &key, &why);
+    if (rc == 0)
+        rc = store_get_map(b->run->store, digest, disk, &why);
+    return rc == -ERR_NOMEM ? err_nomem(e, "disk") : 0;
+}
+
+int warm_plan(struct baking *b, struct err *e)
+{
+    const struct bake_options *o = b->run->options;
+    AUTO_BLOCK_MAP struct block_map *disk = NULL;
+    struct digest digest;
+    b->result->steps = b->recipe->step_count;
+    if (o->force || o->no_step_cache || b->recipe->step_count == 0)
+        return 0;
+    int rc = graft_name(b->image, &b->run->images, b->recipe, e);
+    if (rc == 0)
+        rc = find_disk(b, &disk, &digest, e);
+    if (rc < 0 || !disk)
+        return rc;
+    AUTO_WARMING struct warming w = begin_warming(b, disk, NULL);
+    w.run.context = &w.context;
+    return warming_look(&w, &digest, &b->result->steps_kept, e);
+}
+
+int warm_task(struct baking *b, const struct block_map *disk, const struct digest *base_disk,
+              const struct digest *key, struct json **document, struct err *e)
+{
+    const struct output_tap tap = {.line = baking_output, .ctx = b};
+    AUTO_WARMING struct warming w = begin_warming(b, disk, &tap);
+    w.run.context = &w.context;
     if (w.options.tap && !b->run->machines.tap) {
         err_set(e, ERR_INPUT, "the recipe wants a tap device, and none was given");
         return err_hint(e, "--tap NAME says which one");

@@ -205,7 +205,7 @@ static int server_register(struct baking *b, const struct template *t, bool repl
     }
     e2b_result_fini(&result);
     server_steps_fini(&steps);
-    return rc < 0 ? err_in(e, "template server") : 0;
+    return rc < 0 ? err_in(e, "registering at the template server") : 0;
 }
 
 static int push_disk(struct baking *b, const struct template *t, struct err *e)

@@ -113,6 +113,8 @@ void task_drop(void *run, size_t index);
 /* What of a task's inputs is new since its last template (why.c); free with free(). */
 int task_why(struct baking *b, char **out, struct err *e) MUST_USE;
 
+/* Which steps a bake would take from the cache, for the result. */
+int warm_plan(struct baking *b, struct err *e) MUST_USE;
 /* Boot, steps, ready, snapshot: the template's document. */
 int warm_task(struct baking *b, const struct block_map *disk, const struct digest *base_disk,
               const struct digest *key, struct json **document, struct err *e) MUST_USE;

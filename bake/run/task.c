@@ -139,6 +139,8 @@ static int resolve(struct baking *b, struct err *e)
         rc = look_around(b, e);
     if (rc == 0 && !b->unchanged)
         rc = estimate(b, e);
+    if (rc == 0 && !b->unchanged && b->run->plan_only)
+        rc = warm_plan(b, e);
     return rc;
 }
 

@@ -29,9 +29,12 @@ struct warming {
     int (*initial)(struct guest_context *c, const struct baking *b, struct err *e);
 };
 
-/* b, base, options, run.recipe, run.tap and initial are set, the rest is zero. Finds what is there, and
- * waits for what other tasks are making; w->options.disk is not set by this. */
+/* b, base, head, options, initial and of run recipe, tap and context are set, the rest is zero. Finds what is
+ * there, and waits for what other tasks are making; w->options.disk is not set by this. */
 int warming_begin(struct warming *w, const struct digest *base_disk, struct err *e) MUST_USE;
+/* Instead: *count is the number of first steps that warming_begin would take from the cache. */
+int warming_look(struct warming *w, const struct digest *base_disk, size_t *count,
+                 struct err *e) MUST_USE;
 /* The steps that are left, in a guest that was booted from w->boot. */
 int warming_run(struct warming *w, struct guest *g, struct err *e) MUST_USE;
 /* The disk as of the last seal; borrowed until the next. */

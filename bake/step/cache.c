@@ -147,7 +147,6 @@ int step_put(struct store *s, const struct digest *key, const struct block_map *
     struct digest map;
     char path[STEP_PATH_MAX];
     AUTO_FREE char *text = NULL;
-    AUTO_FILE_TMP struct file_tmp t = {.fd = -1};
     step_path(path, key);
     int rc = file_make_dirs(store_dir(s), "steps", e);
     if (rc == 0)
@@ -155,13 +154,9 @@ int step_put(struct store *s, const struct digest *key, const struct block_map *
     AUTO_JSON struct json *j = rc == 0 ? make_entry(&map, e) : NULL;
     if (rc == 0)
         rc = j ? json_print(j, 0, &text, e) : -(int)e->class;
-    if (rc == 0)
-        rc = file_tmp_open(&t, store_tmp_dir(s), e);
-    if (rc == 0)
-        rc = file_write_full(t.fd, text, strlen(text), e);
-    if (rc == 0)
-        rc = file_tmp_commit(&t, store_dir(s), path, false, e);
-    return rc < 0 ? err_in(e, "%s", path) : 0;
+    if (rc < 0)
+        return err_in(e, "%s", path);
+    return file_put_unsynced(store_tmp_dir(s), store_dir(s), path, text, strlen(text), e);
 }
 
 void step_forget(struct store *s, const struct digest *key)

@@ -20,7 +20,7 @@ int guest_start(struct guest *g, const struct recipe *r, const struct guest_cont
     if (rc == 0)
         rc = agent_run(g->agent, &c.exec, NULL, NULL, &result, e);
     if (rc < 0)
-        return err_in(e, "start command");
+        return err_in(e, "running the start command");
     *process = result.id;
     return 0;
 }

@@ -14,6 +14,7 @@
 #include "bake/template/copy.h"
 #include "bake/template/kept.h"
 #include "bake/template/ready.h"
+#include "bake/vm/tap.h"
 #include "base/clock.h"
 #include "base/mem.h"
 
@@ -63,7 +64,7 @@ static int open_copy(struct template_copy *c, const struct template *t,
     size_t ahead_count = 0;
     int rc = store_get_map(r->store, &t->disk, &c->disk, e);
     if (rc < 0)
-        return err_in(e, "disk");
+        return err_in(e, "reading the map of the template's disk");
     if (!use->no_prefetch && (!use->cold || store_has_source(r->store)))
         rc = trace_chunks(&ahead, &ahead_count, t, r->store, use->cold ? TRACE_BOOT : TRACE_RESTORE,
                           e);
@@ -164,6 +165,26 @@ static int run_in_copy(const struct template *t, const struct machine_room *r,
     return kept_snapshot(c.guest, c.disk, t->document, &reason, e);
 }
 
+/* The template's card has something to be on. */
+static int connect_card(struct machine_room *room, const struct template *t,
+                        const struct template_use *use, struct err *e)
+{
+    if (use->tap && !t->tap) {
+        (void)err_set(e, ERR_INPUT, "the network of %s was not a tap device", t->alias);
+        return err_hint(e, "leave --tap away");
+    }
+    if (use->tap) {
+        room->tap = &room->own_tap;
+        return tap_open(&room->own_tap, use->tap, e);
+    }
+    if (!t->tap || vm_driver_can(room->driver)->user_network)
+        return 0;
+    (void)err_set(e, ERR_UNSUPPORTED,
+                  "the network of %s was a tap device, none is given, and %s has no other",
+                  t->alias, room->vmm);
+    return err_hint(e, "--tap NAME says which one");
+}
+
 int template_open_room(struct machine_room *room, const struct template *t, struct store *s,
                        const struct template_use *use, struct err *e)
 {
@@ -173,7 +194,13 @@ int template_open_room(struct machine_room *room, const struct template *t, stru
                                         .made_by = t->vmm,
                                         .cpu_template = use->cpu_template,
                                         .cancel = use->cancel};
-    return machine_room_open(room, s, &wants, e);
+    int rc = machine_room_open(room, s, &wants, e);
+    if (rc < 0)
+        return rc;
+    rc = connect_card(room, t, use, e);
+    if (rc < 0)
+        machine_room_close(room);
+    return rc;
 }
 
 int template_run(const struct template *t, struct store *s, const struct template_use *use,

@@ -69,7 +69,7 @@ static int first_copy(const struct template *t, const struct machine_room *r, st
     if (rc == 0)
         rc = agent_echo(c.guest->agent, ECHO_SIZE, e);
     template_copy_fini(&c);
-    return rc < 0 ? err_in(e, "restoring") : 0;
+    return rc < 0 ? err_in(e, "restoring the template") : 0;
 }
 
 static int second_copy(const struct template *t, const struct machine_room *r, struct proof *out,

@@ -5,7 +5,7 @@
  * internal error or hangs without a word. So the real kernel is booted once, without a disk, with
  * its messages on the console: it must reach its init, and the agent must answer. A guest that is
  * silent for SILENCE_MS is taken for dead, so that a slow but working host has time and a broken
- * one costs little. The answer holds for one boot of the host and one guest kernel, and is kept in
+ * one costs little; who insists on KVM has more patience. The answer holds for one boot of the host and one guest kernel, and is kept in
  * a file named by both.
  */
 #include <errno.h>
@@ -31,6 +31,7 @@ enum {
     AGENT_MS = 30000,
     PROBE_MS = 90000,
     POLL_MS = 50,
+    PATIENCE = 6, /* times as long where KVM is insisted on */
     PROBE_MEMORY_MB = 256,
     ANSWER_MAX = 512
 };
@@ -52,8 +53,9 @@ static int answer_name(char **out, const struct vm_driver *d, const struct guest
     return *out ? 0 : err_nomem(e, "accelerator");
 }
 
-/* The file holds "kvm" or "tcg", a space, the reason. False: no (usable) answer yet. */
-static bool read_answer(int dir, const char *name, struct vm_accel_answer *out)
+/* The file holds "kvm" or "tcg", a space, the reason. False: no (usable) answer yet; a no is none to who
+ * insists. */
+static bool read_answer(int dir, const char *name, bool insist, struct vm_accel_answer *out)
 {
     AUTO_BUF struct buf text;
     buf_init(&text, ANSWER_MAX);
@@ -65,12 +67,13 @@ static bool read_answer(int dir, const char *name, struct vm_accel_answer *out)
         return false;
     out->accel = at[0] == 'k' ? VM_ACCEL_KVM : VM_ACCEL_TCG;
     snprintf(out->reason, sizeof(out->reason), "%.*s", (int)strcspn(at + 4, "\n"), at + 4);
-    return true;
+    return out->accel == VM_ACCEL_KVM || !insist;
 }
 
 /* 0: the guest reached its init; ERR_STEP or ERR_TIMEOUT: KVM does not work here; else an error. */
-static int watch(struct vm *v, const struct cancel *c, struct err *e)
+static int watch(struct vm *v, const struct vm_probe *p, struct err *e)
 {
+    const int patience = p->insist ? PATIENCE : 1;
     AUTO_FREE char *tail = mem_zalloc(CONSOLE_TAIL_LEN + 1);
     if (!tail)
         return err_nomem(e, "console");
@@ -86,22 +89,24 @@ static int watch(struct vm *v, const struct cancel *c, struct err *e)
             heard = now;
         before = len;
         int rc = vm_check(v, e);
-        if (rc == 0 && now - heard > SILENCE_MS)
-            rc = err_set(e, ERR_TIMEOUT, "the guest says nothing for %d s", SILENCE_MS / 1000);
-        if (rc == 0 && now - start > PROBE_MS)
-            rc = err_set(e, ERR_TIMEOUT, "the guest is not up after %d s", PROBE_MS / 1000);
+        if (rc == 0 && now - heard > SILENCE_MS * patience)
+            rc = err_set(e, ERR_TIMEOUT, "the guest says nothing for %d s",
+                         SILENCE_MS / 1000 * patience);
+        if (rc == 0 && now - start > PROBE_MS * patience)
+            rc = err_set(e, ERR_TIMEOUT, "the guest is not up after %d s",
+                         PROBE_MS / 1000 * patience);
         if (rc == 0)
-            rc = cancel_sleep_ms(c, POLL_MS, e);
+            rc = cancel_sleep_ms(p->cancel, POLL_MS, e);
         if (rc < 0)
             return rc;
     }
 }
 
 /* The agent's answer is all that is wanted; that it has no root disk is expected. */
-static int hear_agent(struct vm *v, const struct cancel *c, struct err *e)
+static int hear_agent(struct vm *v, const struct vm_probe *p, struct err *e)
 {
     AUTO_AGENT struct agent *a = NULL;
-    int rc = agent_connect(&a, v, AGENT_MS, c, e);
+    int rc = agent_connect(&a, v, p->insist ? AGENT_MS * PATIENCE : AGENT_MS, p->cancel, e);
     if (rc != -ERR_STEP)
         return rc;
     return vm_check(v, e); /* ERR_STEP from a machine that still runs is the agent's own report */
@@ -124,8 +129,8 @@ static int boot_probe(const struct vm_probe *p, const char *run_dir, struct err 
     AUTO_VM struct vm *v = NULL;
     int rc = vm_launch(&v, &launch, e);
     if (rc == 0)
-        rc = watch(v, p->cancel, e);
-    return rc == 0 ? hear_agent(v, p->cancel, e) : rc;
+        rc = watch(v, p, e);
+    return rc == 0 ? hear_agent(v, p, e) : rc;
 }
 
 /* Boots the probe in a directory of its own under the cache. */
@@ -189,19 +194,20 @@ int vm_accel_probe(struct vm_accel_answer *out, const struct vm_probe *p, struct
     int rc = answer_name(&name, p->driver, p->kernel, e);
     if (rc == 0)
         rc = file_open_dir(&dir, AT_FDCWD, p->cache_dir, e);
-    if (rc == 0 && read_answer(dir, name, out)) /* without waiting for a probe of another kernel */
+    if (rc == 0 &&
+        read_answer(dir, name, p->insist, out)) /* without waiting for a probe of another kernel */
         return 0;
     if (rc == 0) /* one probe at a time: two would slow each other down, and share a directory */
         rc = file_lock_wait(&lock, dir, "accel.lock", p->cancel, e);
     if (rc < 0)
-        return err_in(e, "accelerator");
-    if (read_answer(dir, name, out))
+        return err_in(e, "finding out whether KVM works");
+    if (read_answer(dir, name, p->insist, out))
         return 0;
     log_event(LOG_INFO, "bake", "trying KVM with a probe guest, once per boot of this host");
     struct vm_accel_answer answer;
     rc = probe(&answer, dir, p, e);
     if (rc < 0)
-        return err_in(e, "accelerator probe");
+        return err_in(e, "booting a probe guest with KVM");
     char text[ANSWER_MAX];
     int len = snprintf(text, sizeof(text), "%s %s\n", vm_accel_name(answer.accel), answer.reason);
     rc = file_put(dir, dir, name, text, (size_t)len, e);

@@ -29,9 +29,10 @@ struct vm {
     const struct vm_driver *driver;
     struct proc proc;
     bool ended;
-    int status; /* wait status, once ended */
-    bool held;  /* stopped by vm_snapshot */
-    bool lost;  /* a differential snapshot failed: what it would have had is forgotten */
+    int status;     /* wait status, once ended */
+    bool held;      /* stopped by vm_snapshot */
+    bool lost;      /* a snapshot failed: what it would have had is forgotten */
+    bool dismissed; /* the driver ended the process, because the guest had ended */
     struct console *console;
     int run_dir;
     const struct cancel *cancel;
@@ -68,7 +69,7 @@ struct vm_driver {
     int (*save)(struct vm *v, const struct vm_saving *s, struct err *e);
     /* Of a process that still runs: 0, or how the guest stopped. May set `ended`. */
     int (*check)(struct vm *v, struct err *e);
-    /* Of a process that ended with status 0; *reason is its own word for it or NULL. */
+    /* Of a process that ended with status 0, or that was dismissed; *reason is its own word for it or NULL. */
     enum vm_ending (*ending)(struct vm *v, const char **reason);
     /* Optional. 0, or why we ended it ourselves. */
     int (*cause)(struct vm *v, struct err *e);

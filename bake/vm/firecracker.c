@@ -62,7 +62,7 @@ struct firecracker {
     uint64_t memory_mb;
     char version[VERSION_TEXT];
     bool tracks_pages;
-    bool powered_off;
+    bool since_boot; /* what is tracked is all that was ever written */
 };
 
 static struct firecracker *firecracker_of(struct vm *v)
@@ -162,9 +162,15 @@ static int start_instance(struct firecracker *f, struct err *e)
 
 /* ---- Starting ---- */
 
+static bool mixes_up_diffs(const struct firecracker *f)
+{
+    return f->memory_mb > DIFF_GAP_MB && firecracker_is_older(f->version, 1, 15);
+}
+
 static int cold_boot(struct firecracker *f, const struct vm_launch *launch, struct err *e)
 {
     const struct vm_options *o = launch->options;
+    f->since_boot = o->track_pages && !mixes_up_diffs(f);
     int rc = put_machine(f, o, e);
     if (rc == 0)
         rc = put_boot(f, launch, e);
@@ -310,7 +316,7 @@ static int check_diff(const struct firecracker *f, struct err *e)
 {
     if (!f->tracks_pages)
         return err_set(e, ERR_UNSUPPORTED, "the machine does not keep track of changed pages");
-    if (f->memory_mb > DIFF_GAP_MB && firecracker_is_older(f->version, 1, 15)) {
+    if (mixes_up_diffs(f)) {
         (void)err_set(
             e, ERR_UNSUPPORTED,
             "Firecracker %s damages differential snapshots of guests with more than 3 GiB",
@@ -320,10 +326,17 @@ static int check_diff(const struct firecracker *f, struct err *e)
     return 0;
 }
 
+/*
+ * The first snapshot after a boot holds what was written since, in a sparse file: that is all of memory, since
+ * the rest is zeros (docs/snapshotting/snapshot-support.md, "diff snapshots of booted VMs, which are immediately
+ * resumable"). The whole takes a write and a sync of as many bytes as the guest has. After an attempt,
+ * whatever came of it, the record begins anew.
+ */
 static int firecracker_save(struct vm *v, const struct vm_saving *s, struct err *e)
 {
     struct firecracker *f = firecracker_of(v);
     const char *memory_path = s->diff_path ? s->diff_path : f->memory_path;
+    bool written_alone = s->diff_path || f->since_boot;
     int rc = s->diff_path ? check_diff(f, e) : 0;
     if (rc == 0 && !memory_path)
         rc = err_set(e, ERR_INPUT, "there is no place for the guest's memory");
@@ -332,8 +345,9 @@ static int firecracker_save(struct vm *v, const struct vm_saving *s, struct err 
     if (rc < 0)
         return rc;
     v->held = true;
+    f->since_boot = false;
     struct json *j = json_new_object();
-    json_set(j, "snapshot_type", json_new_string(s->diff_path ? "Diff" : "Full"));
+    json_set(j, "snapshot_type", json_new_string(written_alone ? "Diff" : "Full"));
     json_set(j, "snapshot_path", json_new_string(s->state_path));
     json_set(j, "mem_file_path", json_new_string(memory_path));
     return put(f, "/snapshot/create", j, e);
@@ -357,20 +371,18 @@ static bool has_powered_off(struct vm *v)
 
 static int firecracker_check(struct vm *v, struct err *e UNUSED)
 {
-    struct firecracker *f = firecracker_of(v);
     if (v->held || !has_powered_off(v))
         return 0;
-    f->powered_off = true;
+    v->dismissed = true;
     kill(v->proc.pid, SIGKILL);
-    if (vm_has_ended(v, VM_ENDING_TIMEOUT_MS))
-        v->status = 0; /* the signal was ours */
+    (void)vm_has_ended(v, VM_ENDING_TIMEOUT_MS); /* on a busy host the next check finds its end */
     return 0;
 }
 
 /* Its status is 0 after the guest's reset alone (src/vmm/src/lib.rs, FcExitCode). */
 static enum vm_ending firecracker_ending(struct vm *v, const char **reason UNUSED)
 {
-    return firecracker_of(v)->powered_off ? VM_ENDING_POWER_OFF : VM_ENDING_RESTART;
+    return v->dismissed ? VM_ENDING_POWER_OFF : VM_ENDING_RESTART;
 }
 
 static int firecracker_cause(struct vm *v, struct err *e)

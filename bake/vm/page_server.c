@@ -209,7 +209,7 @@ static int read_hello(struct page_server *p, struct err *e)
         if (p->uffd < 0)
             return err_set(e, ERR_CORRUPT, "no userfaultfd came with the memory regions");
         if (fcntl(p->uffd, F_SETFL, O_NONBLOCK) < 0)
-            return err_sys(e, "userfaultfd");
+            return err_sys(e, "taking over the userfaultfd of the guest's memory");
         return take_regions(p, list, e);
     }
 }
@@ -437,7 +437,7 @@ static int listen_at(struct page_server *p, const struct page_server_options *o,
         listen(p->listener, 1) < 0)
         return err_sys(e, "socket %s for guest memory", o->name);
     p->stop = eventfd(0, EFD_CLOEXEC);
-    return p->stop < 0 ? err_sys(e, "guest memory") : 0;
+    return p->stop < 0 ? err_sys(e, "making an event for the guest's memory") : 0;
 }
 
 int page_server_start(struct page_server **out, const struct page_server_options *o, struct err *e)

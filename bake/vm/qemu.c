@@ -196,6 +196,7 @@ const struct vm_driver vm_qemu = {
             .user_network = true,
             .nbd_disk = true,
             .other_disk = true,
+            .boot_images = true,
             .memory_file = true},
     .size = sizeof(struct qemu),
     .sockets = qemu_sockets,

@@ -99,7 +99,7 @@ static void describe_end(struct vm *v, const char *tail, struct err *e)
     const char *title = v->driver->title;
     const char *reason = NULL;
     enum vm_ending ending = v->driver->ending(v, &reason);
-    if (WIFSIGNALED(v->status)) {
+    if (WIFSIGNALED(v->status) && !v->dismissed) {
         int number = WTERMSIG(v->status);
         (void)err_set(e, ERR_STEP, "%s was killed by signal %d (%s)", title, number,
                       strsignal(number));
@@ -108,7 +108,7 @@ static void describe_end(struct vm *v, const char *tail, struct err *e)
         if (number == SIGKILL)
             (void)err_hint(e, "if nobody did this by hand, the host ran out of memory: see its "
                               "kernel log, use fewer jobs");
-    } else if (WEXITSTATUS(v->status) != 0) {
+    } else if (WIFEXITED(v->status) && WEXITSTATUS(v->status) != 0) {
         (void)err_set(e, ERR_STEP, "%s ended with status %d", title, WEXITSTATUS(v->status));
     } else if (ending == VM_ENDING_POWER_OFF) {
         (void)err_set(e, ERR_STEP, "the guest powered off");
@@ -249,14 +249,14 @@ static int prepare_memory(const struct vm_launch *launch, struct err *e)
         if (rc == 0 && size != want)
             rc = err_set(e, ERR_CORRUPT, "%s has %llu bytes, not %llu", o->memory_path,
                          (unsigned long long)size, (unsigned long long)want);
-        return rc < 0 ? err_in(e, "guest memory") : 0;
+        return rc < 0 ? err_in(e, "opening the file of the guest's memory") : 0;
     }
     if (unlink(o->memory_path) < 0 && errno != ENOENT)
         return err_sys(e, "guest memory: removing %s", o->memory_path);
     AUTO_FD int fd = -1;
     int rc = file_open(&fd, AT_FDCWD, o->memory_path, O_RDWR | O_CREAT | O_EXCL, 0600, e);
     if (rc < 0)
-        return err_in(e, "guest memory");
+        return err_in(e, "opening the file of the guest's memory");
     if (ftruncate(fd, (off_t)want) < 0)
         return err_sys(e, "guest memory: sizing %s", o->memory_path);
     return 0;
@@ -266,7 +266,7 @@ static int start_process(struct vm *v, const struct vm_launch *launch, struct er
 {
     int pipe_fds[2];
     if (pipe2(pipe_fds, O_CLOEXEC) < 0)
-        return err_sys(e, "console");
+        return err_sys(e, "making a pipe for the guest's console");
     AUTO_FD int writer = pipe_fds[1];
     int rc = console_start(&v->console, pipe_fds[0], v->run_dir, "console.log", e);
     if (rc < 0)
@@ -319,7 +319,7 @@ int vm_launch(struct vm **out, const struct vm_launch *launch, struct err *e)
     v->memory = o->memory;
     rc = file_open(&v->run_dir, AT_FDCWD, o->run_dir, O_RDONLY | O_DIRECTORY, 0, e);
     if (rc < 0)
-        return err_in(e, "machine directory");
+        return err_in(e, "opening the machine's directory");
     /* Those of an earlier machine would refuse us once. */
     for (const char *const *name = driver->sockets; *name; name++)
         (void)unlinkat(v->run_dir, *name, 0);
@@ -418,15 +418,13 @@ static int snapshot(struct vm *v, const char *state_path, const char *diff_path,
     int rc = vm_check(v, e);
     if (rc == 0)
         rc = vm_explain(v, save_state(v, state_path, diff_path, e), e);
+    v->lost = rc < 0 && (v->held || v->lost);
     return rc < 0 ? err_in(e, "saving the machine state %s", state_path) : 0;
 }
 
 int vm_snapshot(struct vm *v, const char *state_path, struct err *e)
 {
-    int rc = snapshot(v, state_path, NULL, e);
-    if (rc == 0)
-        v->lost = false;
-    return rc;
+    return snapshot(v, state_path, NULL, e);
 }
 
 int vm_snapshot_diff(struct vm *v, const char *state_path, const char *diff_path, struct err *e)
@@ -434,13 +432,10 @@ int vm_snapshot_diff(struct vm *v, const char *state_path, const char *diff_path
     if (!v->driver->can.memory_diff)
         return err_set(e, ERR_UNSUPPORTED, "%s makes no differential snapshots", v->driver->title);
     if (v->lost) {
-        (void)err_set(e, ERR_UNSUPPORTED, "an earlier differential snapshot failed");
+        (void)err_set(e, ERR_UNSUPPORTED, "an earlier snapshot failed");
         return err_hint(e, "make a full one");
     }
-    int rc = snapshot(v, state_path, diff_path, e);
-    if (rc < 0 && v->held)
-        v->lost = true;
-    return rc;
+    return snapshot(v, state_path, diff_path, e);
 }
 
 void vm_free(struct vm *v)

@@ -3,11 +3,13 @@
 """`recipe check` and docs/formats/recipe.schema.json: the same verdict on good and bad recipes, and the key of each
 mapping in both. What the schema cannot say (each name once, a path that exists, no more than 24h) is in its own list."""
 
+import io
 import json
 import os
 import re
 import subprocess
 import sys
+import tarfile
 import tempfile
 
 import jsonschema
@@ -35,8 +37,9 @@ GOOD = [
     "steps: [{copy: {from: tree, to: .}}]",
     "steps: [{copy: {from: ./tree/, to: /a/, owner: '0:0', mode: '0644', exclude: ['*.o', b/c]}}]",
     "steps: [{copy: {from: file, to: x, mode: 755}}]",
+    "steps: [{copy: {from: tree, to: x, owner: '2147483647:2147483647', exclude: ['\\[', '[]]', '[!a-c[:digit:]]']}}]",
     "steps: [{graft: {directory: tree, at: /, exclude: [a], owner: 0, mode: '4755'}}]",
-    "steps: [{graft: {tarball: file, at: /opt}}, {graft: {image: 'a:b', at: /x}}]",
+    "steps: [{graft: {tarball: good.tar, at: /opt}}, {graft: {image: 'a:b', at: /x}}]",
     "start: sleep 1\nready: test -d /x",
     "ready: {command: x, interval: 1, timeout: 1h, try_timeout: 10ms}",
     "ready: {port: 80}",
@@ -125,6 +128,15 @@ BEYOND = [
     "steps: [{copy: {from: missing, to: x}}]",
     "steps: [{copy: {from: deep, to: x}}]",
     "steps: [{copy: {from: tree, to: x, mode: 99}}]",
+    "steps: [{copy: {from: tree, to: x, exclude: ['[']}}]",
+    "steps: [{graft: {directory: tree, at: /x, exclude: ['*.o', 'a\\']}}]",
+    "steps: [{copy: {from: tree, to: x, owner: 2147483648}}]",
+    "steps: [{run: x, user: '0:4294967296'}]",
+    "steps: [{user: '99999999999999999999999'}]",
+    "steps: [{run: x}, {graft: {tarball: file, at: /x}}]",
+    "steps: [{graft: {tarball: good.tar, at: /x}}, {graft: {tarball: up.tar.gz, at: /x}}]",
+    "steps: [{graft: {tarball: link.tar, at: /x}}]",
+    "steps: [{graft: {tarball: cut.tar, at: /x}}]",
 ]
 
 
@@ -151,6 +163,22 @@ def check(home, text):
     return subprocess.run([PROGRAM, "recipe", "check", path], capture_output=True, text=True)
 
 
+def make_tarballs(home):
+    """good.tar, and those that a bake refuses."""
+    def make(name, *members):
+        with tarfile.open(os.path.join(home, name), "w:gz" if name.endswith("gz") else "w") as out:
+            for path, link in members:
+                member = tarfile.TarInfo(path)
+                member.size = 0 if link else 3000
+                member.type, member.linkname = (tarfile.LNKTYPE, link) if link else (tarfile.REGTYPE, "")
+                out.addfile(member, None if link else io.BytesIO(bytes(3000)))
+    make("good.tar", ("a/b", ""), ("a/c", "a/b"))
+    make("up.tar.gz", ("a/b", ""), ("a/../../../etc/passwd", ""))
+    make("link.tar", ("a/c", "../../etc/passwd"))
+    with open(os.path.join(home, "good.tar"), "rb") as whole, open(os.path.join(home, "cut.tar"), "wb") as out:
+        out.write(whole.read(2000))
+
+
 def keys_of(schema):
     """Every set of keys that a mapping of the schema may have."""
     if isinstance(schema, dict):
@@ -171,6 +199,7 @@ def main():
     faults = []
     with tempfile.TemporaryDirectory() as home:
         os.makedirs(os.path.join(home, "tree", "b"))
+        make_tarballs(home)
         with open(os.path.join(home, "file"), "w", encoding="utf-8") as out:
             out.write("a file\n")
         for wanted, texts in ((True, GOOD), (False, BAD)):
@@ -184,6 +213,9 @@ def main():
                     faults.append("no canonical form: %r: %s" % (text, done.stdout))
                 if validator.is_valid(yaml.load(document(text), Loader)) != wanted:
                     faults.append("the schema: %r" % text)
+        told = check(home, "steps: [{graft: {tarball: up.tar.gz, at: /x}}]").stderr
+        if not re.search(r"recipe.yaml: line 2 of the recipe: graft of up.tar.gz: .*a/../../../etc/passwd", told):
+            faults.append("not told: " + told)
         os.makedirs(os.path.join(home, "deep", *["d"] * 70))
         for text in BEYOND:
             done = check(home, text)

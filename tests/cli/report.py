@@ -80,6 +80,17 @@ def page_tells_what_failed(text):
     check("62 %" in whole or "63 %" in whole, "the share of chunks that were there")
 
 
+def steps_do_not_end_a_stage(text):
+    """Bars are as long as stages took, whatever was told meanwhile; what came from the cache is marked."""
+    baked = [number for number, name in enumerate(make_journal.NAMES) if name not in ("hello-world", "qemu-startup")]
+    for count, words in ((1, "step 1 of 4 from the cache"), (2, "steps 1-2 of 4 from the cache")):
+        tasks = [number % 3 for number in baked].count(count)
+        for where in ('title="%s"', "%s</td>"):
+            check(text.count(where % words) == tasks, "%s: %d, not %d" % (where % words, text.count(where % words), tasks))
+    check(text.count('class="kept"') == 1 + sum(number % 3 > 0 for number in baked), "marks")
+    check(text.count('title="steps: 11 s"') == 3, re.findall('title="steps: [^"]*"', text))
+
+
 def page_needs_nothing(text):
     """No script, no address that a browser would follow by itself, both colour schemes."""
     style = text[text.index("<style>"):text.index("</style>")]
@@ -211,6 +222,7 @@ def main():
         report(journal, "--html", home + "/r.html", "--junit", home + "/r.xml", "--markdown", home + "/r.md",
                "--metrics", home + "/r.prom")
         page_tells_what_failed(read(home + "/r.html"))
+        steps_do_not_end_a_stage(read(home + "/r.html"))
         page_needs_nothing(read(home + "/r.html"))
         junit_is_xml(home + "/r.xml")
         markdown_is_harmless(read(home + "/r.md"))

@@ -39,12 +39,13 @@ int main(int argc, char **argv)
         int fd = openat(AT_FDCWD, "/proc/sysrq-trigger", O_WRONLY | O_CLOEXEC);
         return fd < 0 || write(fd, "c", 1) != 1; /* the write never returns */
     }
-    if (strcmp(what, "flood") == 0) {
+    if (strcmp(what, "flood") == 0 || strcmp(what, "trickle") == 0) {
+        int lines = what[0] == 'f' ? 1536 : 96;
         int fd = openat(AT_FDCWD, "/dev/console", O_WRONLY | O_CLOEXEC);
         char line[1024];
         memset(line, 'x', sizeof(line));
         line[sizeof(line) - 1] = '\n';
-        for (int i = 0; i < 1536; i++) {
+        for (int i = 0; i < lines; i++) {
             if (write(fd, line, sizeof(line)) < 0)
                 return 1;
         }

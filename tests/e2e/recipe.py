@@ -81,8 +81,8 @@ class World:
         run.check_schema()
         return run, run.tasks()["task-" + tag]
 
-    def run(self, tag, *command, store="store"):
-        return self.bakery.tb2("run", "task-" + tag, "--", *command, store=store).expect().out
+    def run(self, tag, *command, store="store", options=()):
+        return self.bakery.tb2("run", *options, "task-" + tag, "--", *command, store=store).expect().out
 
 
 # ---- Secrets ------------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ def tap_device(address):
 
 
 def on_a_tap(w):
-    """Baked on a tap device; copies without one are on QEMU's own network."""
+    """Baked on a tap device; copies are on one, or on QEMU's own network."""
     if os.getuid() != 0 or not os.path.exists("/dev/net/tun") or not shutil.which("ip"):
         print("no tap device: that needs root, /dev/net/tun and ip")
         return
@@ -329,8 +329,12 @@ def on_a_tap(w):
                           % (here, port), more="network: tap\n")
         _, task = w.bake("all", recipe, status=1, store="tap")
         check("--tap NAME" in task.get("hint", ""), task)
-        w.bake("all", recipe, "--tap", name, store="tap")
+        baked, _ = w.bake("all", recipe, "--tap", name, store="tap")
+        check("boot image does not do" not in baked.err, baked.err)
         check(asked == ["/page"], asked)
+        found = w.run("all", "sh", "-c", "cat /page; wget -q -O- http://%s:%d/page" % (here, port), store="tap",
+                      options=("--tap", name))
+        check(found == "by tap\nby tap\n", found)
     with mirror({"/page": "by the user network\n"}) as (port, _):
         found = w.run("all", "sh", "-c", "cat /page; wget -q -O- http://10.0.2.2:%d/page" % port, store="tap")
     check(found == "by tap\nby the user network\n", found)

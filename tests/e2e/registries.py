@@ -208,7 +208,7 @@ def silent(_registry, request, _count):
 
 
 def denied_midway(registry, request, count):
-    if count > 3:
+    if count > 2:
         return request.answer(401, [("WWW-Authenticate", 'Basic realm="r"')], b"{}")
     return registry.well(request)
 
@@ -373,6 +373,10 @@ def faults(place, image):
         registry.set(None)
         place.settings()
         check(place.export_well(registry.image(), store) == disk, "%s: another disk afterwards" % name)
+        if name.startswith("HEAD"):  # only tags that were seen before are asked for so
+            registry.set(fault)
+            check(place.export_well(registry.image(), store) == disk, "%s: another disk of a known tag" % name)
+            check("HEAD" in [entry[0] for entry in registry.log], registry.log)
         shutil.rmtree(place.path(store))
 
 

@@ -59,12 +59,27 @@ def expect_steps(run, again, count=6):
     return run
 
 
+def planned(bakery, steps, *options, store="store"):
+    """Which steps a bake would take from the cache: (of so many, the first so many)."""
+    command = bakery.bake_command(*options, recipe=recipe(steps), tasks=[TASK])[1:]
+    task = json.loads(bakery.tb2("plan", *command, store=store).expect().out)["tasks"][0]
+    command.remove("--json")
+    line = bakery.tb2("plan", *command, store=store).expect().out.splitlines()[1]
+    words = {0: "", 1: "; step 1 of %d from the cache"}.get(task["steps_kept"], "; steps 1-%d of %%d from the cache" % task["steps_kept"])
+    check(line.endswith(words % task["steps"] if words else task["why"]), line)
+    return task["steps"], task["steps_kept"]
+
+
 def bake(bakery, steps, *options, **more):
     return bakery.bake(*options, recipe=recipe(steps), tasks=[TASK], **more)
 
 
 def edits(bakery):
+    check(planned(bakery, six()) == (6, 0), "a plan before the first bake")
     first = expect_steps(bake(bakery, six()), [1, 2, 3, 4, 5, 6])
+    for step, kept in (("step_6", 5), ("step_3", 2), ("step_2", 1), ("step_1", 0)):
+        check(planned(bakery, six(**{step: "echo other"})) == (6, kept), step)
+    check(planned(bakery, six(step_6="echo other"), "--no-step-cache") == (6, 0), "a plan without the cache")
     was = files(bakery, first)
     last = expect_steps(bake(bakery, six(step_6="echo other")), [6])
     now = files(bakery, last)
@@ -77,7 +92,7 @@ def edits(bakery):
     check(ran(bakery.bake("--force", recipe=again, tasks=[TASK]).expect()) == [1, 2, 3, 4, 5, 6], "forced")
     alias = last.tasks()[TASK]["alias"]
     steps = json.loads(bakery.tb2("show", "--json", alias).expect().out)["steps"]
-    check(len(steps) == len(set(steps)) == 6, steps)
+    check(len(steps) == len(set(steps)) == 7, steps)  # the first is the disk before them
 
 
 def what_steps_see(bakery):
@@ -92,6 +107,14 @@ def what_steps_see(bakery):
 
 def expect_seen(run, again):
     check(ran(run.expect()) == again, "ran %s, not %s" % (ran(run), again))
+
+
+def failing(bakery):
+    """A recipe that fails and is mended, before there is any template."""
+    check(bake(bakery, six(step_5="exit 7"), store="failing").expect(1).tasks()[TASK]["outcome"] == "failed", "step 5 of 6")
+    mended = six(step_5="echo mended")
+    check(planned(bakery, mended, store="failing") == (6, 4), "a plan of what failed")
+    expect_steps(bake(bakery, mended, store="failing"), [5, 6])
 
 
 def names(bakery, store="store"):
@@ -110,6 +133,7 @@ def switched_off(bakery):
 def upkeep(bakery):
     """What templates were made from outlives a gc; a damaged result is found, and made again."""
     bakery.tb2("store", "gc", "--grace", "0s").expect()
+    check(planned(bakery, six(step_6="echo after gc")) == (6, 5), "a plan after a gc")
     expect_steps(bake(bakery, six(step_6="echo after gc")), [6])
     sizes = json.loads(bakery.tb2("store", "du", "--json").expect().out)
     check(sizes["kinds"]["steps"]["size"] > 0, sizes)
@@ -191,6 +215,7 @@ def shared(bakery):
 def main():
     with Bakery(tasks=2) as bakery:
         edits(bakery)
+        failing(bakery)
         what_steps_see(bakery)
         switched_off(bakery)
         upkeep(bakery)

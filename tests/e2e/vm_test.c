@@ -267,6 +267,8 @@ static void test_boot_and_save(void **state)
     assert_int_equal(stat(path, &saved), 0);
     assert_int_equal(stat(memory, &mapped), 0);
     assert_true(saved.st_size < 4 << 20);
+    if (driver->can.memory_diff) /* pages that nobody wrote are not written */
+        assert_true((uint64_t)mapped.st_blocks / 2048 < memory_mb * 3 / 4);
     print_message("boot to agent %lld ms; save %lld ms, %lld KiB of state, %lld MiB of memory\n",
                   (long long)f->boot_ms, (long long)took, (long long)saved.st_size / 1024,
                   (long long)mapped.st_blocks / 2048);
@@ -317,6 +319,25 @@ static void test_restore_twice(void **state)
     }
 }
 
+/* Of a machine that does not end: its last words, and what its threads wait for. */
+static void tell_threads(struct vm *v)
+{
+    char tail[CONSOLE_TAIL_LEN + 1];
+    (void)vm_console_tail(v, tail, sizeof(tail));
+    print_message("still running; console: %s\n", tail);
+    AUTO_FREE char *command = mem_printf("for t in /proc/%ld/task/*; do cat $t/comm $t/wchan "
+                                         "$t/syscall; grep -E 'State|ctxt' $t/status; "
+                                         "cat $t/stack; done",
+                                         (long)v->proc.pid);
+    struct err e = ERR_INIT;
+    AUTO_BUF struct buf text;
+    buf_init(&text, LIMIT_TOKEN);
+    int status;
+    if (proc_run((const char *const[]){"sh", "-c", command, NULL},
+                 &(struct proc_io){.out = &text, .timeout_ms = RUN_MS}, &status, &e) == 0)
+        print_message("%s\n", buf_text(&text));
+}
+
 /* Restores, lets `end` end the machine, expects the text. */
 static void check_end(struct fixture *f, void (*end)(struct guest *g), const char *expected)
 {
@@ -330,6 +351,8 @@ static void check_end(struct fixture *f, void (*end)(struct guest *g), const cha
     int rc;
     while ((rc = vm_check(g.vm, &e)) == 0 && clock_ms() < deadline)
         clock_sleep_ms(10);
+    if (rc == 0)
+        tell_threads(g.vm);
     assert_int_equal(rc, -ERR_STEP);
     if (!strstr(e.text, expected))
         fail_msg("expected '%s' in: %s", expected, e.text);
@@ -369,13 +392,17 @@ static void end_killed(struct guest *g)
 static void test_endings(void **state)
 {
     struct fixture *f = *state;
-    check_end(f, end_power_off, "the guest powered off");
-    check_end(f, end_panic, "the guest's kernel panicked: Kernel panic - not syncing: sysrq");
     AUTO_FREE char *killed = mem_printf("%s was killed by signal 9", driver->title);
-    check_end(f, end_killed, killed);
+    const char *text = getenv("TB2_ENDINGS");
+    for (long rounds = text ? strtol(text, NULL, 10) : 1; rounds > 0; rounds--) {
+        check_end(f, end_power_off, "the guest powered off");
+        check_end(f, end_panic, "the guest's kernel panicked: Kernel panic - not syncing: sysrq");
+        check_end(f, end_killed, killed);
+    }
 }
 
-/* A guest that prints without end fills neither the disk of the host nor the console's memory. */
+/* A guest that prints without end fills neither the disk of the host nor the console's memory. In nested KVM each
+ * byte takes a tenth of a millisecond; there it is enough that it all arrives. */
 static void test_console_is_bounded(void **state)
 {
     struct fixture *f = *state;
@@ -387,7 +414,8 @@ static void test_console_is_bounded(void **state)
     AUTO_BUF struct buf text;
     buf_init(&text, LIMIT_TOKEN);
     struct agent_result result = {0};
-    ASSERT_OK(run_program(&g, "flood", &result, &text, &e), e);
+    bool emulated = accel == VM_ACCEL_TCG;
+    ASSERT_OK(run_program(&g, emulated ? "flood" : "trickle", &result, &text, &e), e);
     assert_true(result.exited && result.status == 0);
     struct stat log;
     assert_int_equal(stat(vm_console_path(g.vm), &log), 0);
@@ -471,7 +499,7 @@ static void test_differential(void **state)
     ASSERT_OK(vm_snapshot_diff(g.vm, later, diff, &e), e);
     assert_true(vm_snapshot_diff(g.vm, later, "/no/such/directory/diff", &e) < 0);
     assert_int_equal(vm_snapshot_diff(g.vm, later, diff, &e), -ERR_UNSUPPORTED);
-    assert_non_null(strstr(e.text, "an earlier differential snapshot failed"));
+    assert_non_null(strstr(e.text, "an earlier snapshot failed"));
     keep_disk(f, &g);
     guest_stop(&g);
     AUTO_FREE char *memory = in(f, "memory");

@@ -140,9 +140,10 @@ class Bakery:
         """`command` is a command word and what follows it; the common options go in between."""
         return [self.program, command[0], "--store", self.path(store), "--cache", self.cache, *command[1:]]
 
-    def tb2(self, *command, store="store", timeout=300):
+    def tb2(self, *command, store="store", timeout=300, under=()):
+        """`under`: words of a command that runs it."""
         begin = time.monotonic()
-        done = subprocess.run(self.arguments(command, store), stdin=subprocess.DEVNULL, text=True,
+        done = subprocess.run([*under, *self.arguments(command, store)], stdin=subprocess.DEVNULL, text=True,
                               capture_output=True, timeout=timeout)
         return Run(done.returncode, done.stdout, done.stderr, time.monotonic() - begin)
 

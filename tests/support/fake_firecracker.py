@@ -11,6 +11,8 @@ that tell their number; the state file has a checksum of each, and a restored ma
 and ends with status 99 when a page is not what it was.
 
 $FAKE_FIRECRACKER, words with commas: version=X; mute (CONNECT is never answered); refuse=PATH; fail_diff;
+power_off, power_off_later (the guest's kernel says so after the start, or a second after its agent was asked for, and
+the program goes on);
 die=PATH (the process is gone before it answers); touch=N (every Nth page is read after a restore; default
 16); remove (pages are given back, and must be zeros then); bad_hello, no_descriptor (the first message for
 guest memory).
@@ -29,9 +31,11 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import zlib
 
 PAGE = 4096
+POWER_OFF = "[   17.356813] reboot: Power down"
 UFFDIO_API = 0xC018AA3F
 UFFDIO_REGISTER = 0xC020AA00
 USERFAULTFD_IOC_NEW = 0xAA00
@@ -168,10 +172,12 @@ class Machine:
             raise Refused("Start microvm error: Cannot start microvm without kernel configuration.")
         size = self.settings.get("machine-config", {"mem_size_mib": 128})["mem_size_mib"] << 20
         self.memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        for page in range(0, min(size, 64 << 20) // PAGE, 3):  # the others stay zeros
+        self.dirty = set(range(0, min(size, 64 << 20) // PAGE, 3))  # the others stay zeros
+        for page in self.dirty:
             self.memory[page * PAGE:page * PAGE + 8] = struct.pack("<Q", page + 1)
-        self.dirty = set(range(size // PAGE))
         self.run()
+        if FAULTS.get("power_off"):
+            print(POWER_OFF, flush=True)
         print("fake: kernel command line: " + self.settings["boot-source"].get("boot_args", ""), flush=True)
 
     def run(self) -> None:
@@ -200,9 +206,16 @@ class Machine:
             link.close()  # nobody listens there
             return
         link.sendall(b"OK 1073741824\n")
+        if FAULTS.get("power_off_later"):
+            self.kept.append(link)  # nobody hears of it by the socket
         with link:
-            subprocess.run([os.environ["TB2_AGENT"], "--fd", str(link.fileno())], pass_fds=[link.fileno()],
-                           check=False)
+            agent = subprocess.Popen([os.environ["TB2_AGENT"], "--fd", str(link.fileno())],
+                                     pass_fds=[link.fileno()])
+            if FAULTS.get("power_off_later"):
+                time.sleep(1)
+                agent.kill()
+                print(POWER_OFF, flush=True)
+            agent.wait()
 
     def set_state(self, body: dict) -> None:
         if self.state == "Not started":

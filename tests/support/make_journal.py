@@ -38,7 +38,12 @@ def bake(lines, name, number, begin):
     for stage, usual in STAGES:
         ms = usual * (7 + (number * 5 + len(stage)) % 7) // 10 + 1
         event(lines, at, "stage_started", task=name, stage=stage)
+        if stage == "boot":  # found before the guest boots
+            for step in range(1, number % 3 + 1):
+                event(lines, at, "step", task=name, stage=stage, step=step, steps=4, cached=True)
         if stage == "steps":
+            for step in range(number % 3 + 1, 2 if failure else 5):
+                event(lines, at + ms * step // 5, "step", task=name, stage=stage, step=step, steps=4, cached=False)
             for line in range(60 if failure else 3):
                 event(lines, at + line, "output", task=name, stage=stage,
                       text=HOSTILE if name == HOSTILE else "Get:%d http://deb.debian.org bookworm InRelease" % line)

@@ -43,7 +43,14 @@ if [ -e ./e2e_vm_test ]; then
 fi
 ls -l /dev/kvm /dev/ublk-control
 tb2-bake doctor 2>/dev/null | grep -i -A1 firecracker || true
-use --verbose # chosen by itself
+say "probe" # a guest with a time limit, which a busy host may miss
+tb2-bake plan --tasks-dir /root/tasks --all --recipe /root/recipe.yaml >/dev/null 2>&1 || true
+cat /root/cache/accel-*-firecracker
+if grep -q ^kvm /root/cache/accel-*-firecracker; then
+    use --verbose # chosen by itself
+else
+    use --accel kvm --verbose
+fi
 if ls /dev/ublkb* 2>/dev/null; then
     say "a disk is left behind"
     exit 1

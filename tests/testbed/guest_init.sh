@@ -17,6 +17,7 @@ done < /modules/order
 exec > /dev/ttyS1 2>&1
 stty -F /dev/ttyS1 raw -echo 2> /dev/null
 cd /test
+[ ! -e hold_kvm ] || ./hold_kvm || echo "hold_kvm: $?" &
 sh -c "$(cat /command)"
 echo "testbed: exit $?"
 sync

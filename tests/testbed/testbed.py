@@ -25,7 +25,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 META_PACKAGE = "linux-image-6.12-cloud-amd64"
 # What is loaded before the command runs, in this order; what they depend on comes first.
-MODULES = ["virtio_blk", "loop", "nbd", "ublk_drv", "fuse", "kvm_amd"]
+MODULES = ["virtio_blk", "loop", "nbd", "ublk_drv", "fuse", "kvm_amd", "tun"]
 # Loaded by the tiny first stage, which mounts the root.
 FIRST_STAGE = ["virtio_blk"]
 EXIT_LINE = re.compile(rb"^testbed: exit (\d+)\r?$")
@@ -216,6 +216,7 @@ def main() -> int:
     parser.add_argument("--kernel-log", action="store_true")
     parser.add_argument("shell", help="shell command")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the machine too
     kernel = fetch_kernel(options.cache.resolve())
     with tempfile.TemporaryDirectory(prefix="tb2-testbed-") as work:
         root = make_root(Path(work), kernel, options)

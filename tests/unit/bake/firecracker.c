@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -245,6 +246,37 @@ static void memory_that_fails(void **state)
     }
 }
 
+/* What was never written is neither written nor stored; and is zeros. */
+static void a_first_snapshot_is_sparse(void **state)
+{
+    struct fixture *f = *state;
+    struct err e = ERR_INIT;
+    AUTO_FREE char *diff = in(f, "diff");
+    struct stat info;
+    save(f);
+    assert_int_equal(stat(f->memory, &info), 0);
+    assert_int_equal(info.st_size, (off_t)MEMORY_MB << 20);
+    assert_in_range(info.st_blocks / 2048, MEMORY_MB / 4, MEMORY_MB / 2);
+    fake("touch=1"); /* every page is what it was */
+    struct vm *v = NULL;
+    ASSERT_OK(vm_restore(&v, &f->options, f->state, &e), e);
+    vm_free(v);
+    /* One that failed leaves no record of what was written: the next has everything. */
+    fake("fail_diff");
+    ASSERT_OK(vm_boot(&v, &f->options, &e), e);
+    assert_int_equal(vm_snapshot(v, f->state, &e), -ERR_UNSUPPORTED);
+    assert_non_null(strstr(e.text, "No space left on device"));
+    assert_int_equal(vm_snapshot_diff(v, f->state, diff, &e), -ERR_UNSUPPORTED);
+    assert_non_null(strstr(e.text, "an earlier snapshot failed"));
+    ASSERT_OK(vm_snapshot(v, f->state, &e), e);
+    vm_free(v);
+    assert_int_equal(stat(f->memory, &info), 0);
+    assert_true(info.st_blocks / 2048 >= MEMORY_MB - 1);
+    fake("touch=1");
+    ASSERT_OK(vm_restore(&v, &f->options, f->state, &e), e);
+    vm_free(v);
+}
+
 static void differential_snapshots(void **state)
 {
     struct fixture *f = *state;
@@ -265,7 +297,7 @@ static void differential_snapshots(void **state)
     assert_int_equal(vm_snapshot_diff(v, f->state, diff, &e), -ERR_UNSUPPORTED);
     assert_non_null(strstr(e.text, "No space left on device"));
     assert_int_equal(vm_snapshot_diff(v, f->state, diff, &e), -ERR_UNSUPPORTED);
-    assert_non_null(strstr(e.text, "an earlier differential snapshot failed"));
+    assert_non_null(strstr(e.text, "an earlier snapshot failed"));
     ASSERT_OK(vm_snapshot(v, f->state, &e), e);
     vm_free(v);
     fake("");
@@ -290,6 +322,48 @@ static void differential_snapshots_of_big_guests(void **state)
     ASSERT_OK(vm_boot(&v, &o, &e), e);
     assert_int_equal(vm_snapshot_diff(v, f->state, diff, &e), -ERR_UNSUPPORTED);
     assert_non_null(strstr(e.text, "1.14.4 damages differential snapshots"));
+}
+
+/* The process goes on when its guest powers off, and is ended; also by a check that came too early to see that. */
+static void a_guest_that_powers_off(void **state)
+{
+    struct fixture *f = *state;
+    for (int late = 0; late < 2; late++) {
+        struct err e = ERR_INIT;
+        AUTO_VM struct vm *v = NULL;
+        fake(late ? "" : "power_off");
+        ASSERT_OK(vm_boot(&v, &f->options, &e), e);
+        if (late) { /* as after a check whose wait was too short */
+            v->dismissed = true;
+            assert_int_equal(kill(v->proc.pid, SIGKILL), 0);
+        }
+        int64_t deadline = clock_ms() + AGENT_MS;
+        while (vm_check(v, &e) == 0 && clock_ms() < deadline)
+            clock_sleep_ms(5);
+        assert_int_equal(e.class, ERR_STEP);
+        if (strncmp(e.text, "the guest powered off", 21) != 0)
+            fail_msg("%s", e.text);
+    }
+}
+
+/* Who waits for the agent's answer hears of it too, though the vsock stays open. */
+static void a_program_that_powers_off(void **state)
+{
+    struct fixture *f = *state;
+    struct err e = ERR_INIT;
+    AUTO_VM struct vm *v = NULL;
+    AUTO_AGENT struct agent *a = NULL;
+    struct agent_result result = {0};
+    const struct agent_exec exec = {.argv = (const char *const[]){"sleep", "5", NULL},
+                                    .env = (const char *const[]){"PATH=/usr/bin:/bin", NULL}};
+    fake("power_off_later");
+    ASSERT_OK(vm_boot(&v, &f->options, &e), e);
+    ASSERT_OK(agent_connect(&a, v, AGENT_MS, NULL, &e), e);
+    int64_t start = clock_ms();
+    assert_int_equal(agent_run(a, &exec, NULL, NULL, &result, &e), -ERR_STEP);
+    assert_true(clock_ms() - start < AGENT_MS);
+    if (!strstr(e.text, "the guest powered off"))
+        fail_msg("%s", e.text);
 }
 
 static void bad_versions_are_named(void **state)
@@ -405,8 +479,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(restores_from_a_file, setup, teardown),
         cmocka_unit_test_setup_teardown(restores_page_by_page, setup, teardown),
         cmocka_unit_test_setup_teardown(memory_that_fails, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_first_snapshot_is_sparse, setup, teardown),
         cmocka_unit_test_setup_teardown(differential_snapshots, setup, teardown),
         cmocka_unit_test_setup_teardown(differential_snapshots_of_big_guests, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_guest_that_powers_off, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_program_that_powers_off, setup, teardown),
         cmocka_unit_test_setup_teardown(bad_versions_are_named, setup, teardown),
         cmocka_unit_test_setup_teardown(other_snapshots_are_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(refusals_are_told, setup, teardown),

@@ -254,6 +254,11 @@ static void the_head(void **state)
     struct recipe r = {.steps = steps, .step_count = ARRAY_LEN(steps)};
     assert_int_equal(graft_head(&r, false), 4);
     assert_int_equal(graft_head(&r, true), 1);
+    char largest[] = "2147483647:2147483647", beyond[] = "2147483648:0"; /* as the agent has it */
+    numbered.owner = largest;
+    assert_int_equal(graft_head(&r, false), 4);
+    numbered.owner = beyond;
+    assert_int_equal(graft_head(&r, false), 3);
     steps[3].files = &named;
     assert_int_equal(graft_head(&r, false), 3);
     steps[3].files = &half;

@@ -128,9 +128,27 @@ static void files_are_compared(void **state)
     disk_close(&d);
 }
 
+/* Firecracker's guests boot from their kernel, and no boot tries something else first. */
+static void boot_images_are_not_for_all(void **state)
+{
+    (void)state;
+    static const struct {
+        const struct vm_driver *driver;
+        bool has;
+    } rows[] = {{&vm_qemu, true}, {&vm_firecracker, false}};
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct err e = ERR_INIT;
+        struct machine_room room = {.driver = rows[i].driver};
+        assert_ok(machine_room_use_boot_images(&room, &e));
+        assert_int_equal(room.boots != NULL, rows[i].has);
+        machine_room_close(&room);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(other_hosts_are_refused),
-                                       cmocka_unit_test(files_are_compared)};
+                                       cmocka_unit_test(files_are_compared),
+                                       cmocka_unit_test(boot_images_are_not_for_all)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

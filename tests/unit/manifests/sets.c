@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -196,6 +197,9 @@ static void names_and_globs(void **state)
         {"", "nothing-like-it", "build-pmars fix-git fix-perl more/fix-git more/train", NULL},
         {"fix-gti", "", NULL, "task 'fix-gti' is not in set.yaml"},
         {"fix-git zzz*", "", NULL, "no task of set.yaml matches 'zzz*'"},
+        {"fix-[gp", "", NULL, "the pattern 'fix-[gp' matches nothing: it has a [ without its ]"},
+        {"", "[", NULL, "the pattern '[' matches nothing: it has a [ without its ]"},
+        {"", "fix-[z-a]*", NULL, "it has a range whose end comes before its beginning"},
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         struct err e = ERR_INIT;
@@ -206,6 +210,57 @@ static void names_and_globs(void **state)
         if (!right)
             fail_msg("'%s' without '%s': %d '%s' %s", rows[i].names, rows[i].excludes, rc, found,
                      e.text);
+    }
+}
+
+/* One that is well formed matches the text, says fnmatch. */
+static void malformed_globs(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *pattern;
+        const char *match;
+        const char *fault; /* NULL: none */
+    } rows[] = {
+        {"", "", NULL},
+        {"*.[ch]", "x.c", NULL},
+        {"\\[", "[", NULL},
+        {"[[]", "[", NULL},
+        {"[]]", "]", NULL},
+        {"[!]]", "x", NULL},
+        {"[^]a-c]", "d", NULL},
+        {"[a-]", "-", NULL},
+        {"[-a]", "-", NULL},
+        {"[a\\]b]", "]", NULL},
+        {"[[:alpha:][:digit:]_]", "7", NULL},
+        {"[[.x.]]", "x", NULL},
+        {"[[=x=]]", "x", NULL},
+        {"a]b", "a]b", NULL},
+        {"[", NULL, "without its ]"},
+        {"a[", NULL, "without its ]"},
+        {"[]", NULL, "without its ]"},
+        {"[!]", NULL, "without its ]"},
+        {"*.[ch", NULL, "without its ]"},
+        {"[[:alpha:]", NULL, "without its ]"},
+        {"[a-", NULL, "without its ]"},
+        {"[a\\]", NULL, "without its ]"},
+        {"[a\\", NULL, "without its ]"},
+        {"[[.x", NULL, "without its ]"},
+        {"[[:foo:]]", NULL, "class of letters"},
+        {"[[::]]", NULL, "class of letters"},
+        {"[[.xyz.]]", NULL, "names a letter"},
+        {"[z-a]", NULL, "range"},
+        {"[a-bz-y]", NULL, "range"},
+        {"x\\", NULL, "backslash"},
+        {"\\", NULL, "backslash"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        const char *fault = glob_fault(rows[i].pattern);
+        bool right = rows[i].fault ? fault && strstr(fault, rows[i].fault) : !fault;
+        if (!right)
+            fail_msg("'%s': %s", rows[i].pattern, fault ? fault : "no fault");
+        if (rows[i].match)
+            assert_int_equal(fnmatch(rows[i].pattern, rows[i].match, 0), 0);
     }
 }
 
@@ -324,10 +379,11 @@ static void broken_locks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_list_of_tasks),       cmocka_unit_test(json_is_yaml),
-        cmocka_unit_test(broken_lists),          cmocka_unit_test(lists_of_images),
-        cmocka_unit_test(names_and_globs),       cmocka_unit_test(shares_fit_together),
-        cmocka_unit_test(locks_survive_a_round), cmocka_unit_test(broken_locks),
+        cmocka_unit_test(a_list_of_tasks),     cmocka_unit_test(json_is_yaml),
+        cmocka_unit_test(broken_lists),        cmocka_unit_test(lists_of_images),
+        cmocka_unit_test(names_and_globs),     cmocka_unit_test(malformed_globs),
+        cmocka_unit_test(shares_fit_together), cmocka_unit_test(locks_survive_a_round),
+        cmocka_unit_test(broken_locks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,6 +20,15 @@
     "{\"schemaVersion\":2,\"config\":{" DESCRIPTOR(config, HEX_A) "},\"layers\":[{" DESCRIPTOR(    \
         layer, HEX_B) "}]}"
 
+static struct json *parsed(const char *text)
+{
+    struct json *doc = NULL;
+    struct err e = ERR_INIT;
+
+    assert_int_equal(json_parse(&doc, text, strlen(text), "document", &e), 0);
+    return doc;
+}
+
 static void test_classify(void **state UNUSED)
 {
     static const struct {
@@ -54,8 +63,9 @@ static void test_classify(void **state UNUSED)
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         enum oci_document_kind kind = OCI_INDEX;
         struct err e = ERR_INIT;
-        int rc = oci_document_classify(&kind, cases[i].media_type, cases[i].text,
-                                       strlen(cases[i].text), &e);
+        AUTO_JSON struct json *doc = NULL;
+        int rc = oci_document_parse(&doc, &kind, cases[i].media_type, cases[i].text,
+                                    strlen(cases[i].text), &e);
 
         if (rc != cases[i].rc)
             fail_msg("%s: %d, %s", cases[i].text, rc, e.text);
@@ -124,8 +134,8 @@ static void test_select(void **state UNUSED)
         bool check = !cases[i].needs_check;
         struct err e = ERR_INIT;
         char hex[DIGEST_TEXT_MAX];
-        int rc = oci_index_select(&d, &check, cases[i].text, strlen(cases[i].text),
-                                  cases[i].platform, &e);
+        AUTO_JSON struct json *index = parsed(cases[i].text);
+        int rc = oci_index_select(&d, &check, index, cases[i].platform, &e);
 
         if (!cases[i].hex) {
             assert_int_equal(rc, -ERR_NOTFOUND);
@@ -175,8 +185,8 @@ static void test_malformed(void **state UNUSED)
     for (size_t i = 0; i < ARRAY_LEN(indexes); i++) {
         struct oci_descriptor d;
         bool check;
-        if (oci_index_select(&d, &check, indexes[i], strlen(indexes[i]), &amd64, &e) !=
-            -ERR_CORRUPT)
+        AUTO_JSON struct json *index = parsed(indexes[i]);
+        if (oci_index_select(&d, &check, index, &amd64, &e) != -ERR_CORRUPT)
             fail_msg("%s", indexes[i]);
     }
     for (size_t i = 0; i < ARRAY_LEN(manifests); i++) {

@@ -52,7 +52,9 @@ static void kinds(void **state)
         bool native = true;
         AUTO_FREE char *text = mem_printf("{\"layers\":[%s]}", rows[i].layers);
         assert_non_null(text);
-        int rc = oci_manifest_is_native(&native, text, strlen(text), &e);
+        AUTO_JSON struct json *manifest = NULL;
+        assert_int_equal(json_parse(&manifest, text, strlen(text), "manifest", &e), 0);
+        int rc = oci_manifest_is_native(&native, manifest, &e);
         if (rc != rows[i].result || native != rows[i].native)
             fail_msg("%s: %d, native %d: %s", rows[i].name, rc, native, e.text);
     }

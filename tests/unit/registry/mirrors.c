@@ -233,6 +233,7 @@ static void test_digests_only(void **state UNUSED)
     pair_start(&p);
     struct registry_host rule = rule_for(&p, &mirror);
     pair_client(&p, &rule, NULL);
+    assert_true(registry_has_digest_mirror(p.world.client, &p.ref));
     assert_int_equal(registry_head(p.world.client, &p.ref, &digest, &e), 0);
     assert_string_equal(p.mirror_log, "");
     assert_int_equal(pull(&p, &e), 0);
@@ -253,6 +254,7 @@ static void test_mirrors_only(void **state UNUSED)
     struct registry_host rule = rule_for(&p, &mirror);
     rule.mirrors_only = true;
     pair_client(&p, &rule, NULL);
+    assert_false(registry_has_digest_mirror(p.world.client, &p.ref));
     p.lacks_blobs = true;
     assert_int_equal(pull(&p, &e), -ERR_NOTFOUND);
     assert_non_null(strstr(e.text, "mirror 127.0.0.1"));

@@ -215,7 +215,8 @@ static void test_manifest(void **state)
             fail_msg("%s", e.text);
         assert_string_equal(buf_text(&body), s->manifest);
         assert_true(digest_equal(&d.digest, &s->manifest_digest));
-        assert_int_equal(oci_document_classify(&kind, d.media_type, body.data, body.len, &e), 0);
+        AUTO_JSON struct json *doc = NULL;
+        assert_int_equal(oci_document_parse(&doc, &kind, d.media_type, body.data, body.len, &e), 0);
         assert_int_equal(kind, OCI_MANIFEST);
         oci_descriptor_fini(&d);
         oci_ref_fini(&ref);
