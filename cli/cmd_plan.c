@@ -204,10 +204,9 @@ const struct command command_plan = {
     .notes =
         "Pulls nothing but manifests and configs. WHY names what is new since the task's last\n"
         "template, and which steps need not be run, since their results are kept; PULL counts\n"
-        "layers that the store lacks, for each task that has them; TIME is from earlier runs. "
-        "Exit\n"
-        "status: 0, or 5 with --detailed-status where there is nothing to bake; the others are "
-        "those\n"
-        "of a bake.",
+        "layers that the store lacks, for each task that has them; TIME is from earlier runs.\n"
+        "Exit status: 0, or 5 with --detailed-status where there is nothing to bake; the others "
+        "are\n"
+        "those of a bake.",
     .run = run,
 };
