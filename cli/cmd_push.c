@@ -100,7 +100,7 @@ static int push_all(struct arguments *a, struct store *s, const struct global_op
     a->push.cancel = g->cancel;
     int rc = push_open(&p, s, &a->push, e);
     for (int i = 0; rc == 0 && i < a->count; i++) {
-        struct push_report report;
+        struct push_report report = {.reference = NULL};
         rc = push_one(a, p, s, a->what[i], &report, e);
         if (rc == 0 && g->json)
             json_append(list, report_json(a->what[i], &report));
